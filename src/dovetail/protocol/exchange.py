@@ -1,0 +1,118 @@
+"""Exchange and Caller: a request together with who asks, in the one shape both eras share.
+
+Everything above the protocol layer deals in these. A transport gives an exchange two things, `emit` and, only where
+the peer can be asked directly, `ask`; it knows of the server only what `Service` says.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from dovetail.errors import InvalidParams
+from dovetail.protocol.downgrade import notice
+from dovetail.protocol.limits import Limits
+from dovetail.wire.codec import convert, encode
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
+from dovetail.wire.meta import PROGRESS_TOKEN
+from dovetail.wire.shape import Result, Struct
+
+NO_CAPABILITIES = ClientCapabilities()
+
+Emit = Callable[[bytes], Awaitable[None]]
+Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+
+class Caller(Struct):
+    """Who asks, in which revision, with which capabilities, log level and principal."""
+
+    revision: str
+    stateless: bool
+    capabilities: ClientCapabilities = NO_CAPABILITIES
+    level: int | None = None  # the least severity wanted; None: no log messages at all
+    principal: str | None = None
+    client: Implementation | None = None
+
+
+class Exchange(Struct, eq=False):
+    """One request and everything that is said in reply to it."""
+
+    id: Id
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    caller: Caller
+    headers: Mapping[bytes, bytes] | None = None  # where the transport has any
+    emit: Emit | None = None
+    ask: Ask | None = None
+    close_stream: Callable[[int], Awaitable[None]] | None = None
+    task: Any = None  # whatever runs it; its owner may cancel it
+    deadline: float | None = None
+    verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        """Say something on the way to the result."""
+        if self.emit is not None:
+            await self.emit(notice(self.caller.revision, self.id, method, params))
+
+    def end(self, verdict: str) -> None:
+        """Stop whatever runs it, for a reason its answer may give; the first reason stands."""
+        if self.task is not None and self.verdict is None:
+            self.verdict = verdict
+            self.task.cancel()
+
+    @property
+    def progress_token(self) -> Id | None:
+        """The token the caller wants progress under, if any."""
+        # spec: progress#progress-flow
+        token = self.meta.get(PROGRESS_TOKEN)
+        if token is not None and type(token) is not int and type(token) is not str:
+            raise InvalidParams("Invalid params: progressToken must be a string or an integer")
+        return token
+
+
+class Listener(Protocol):
+    """Someone who wants to hear of changes."""
+
+    def wants(self, method: str, uri: str | None) -> bool:
+        """Whether this change is for it."""
+        ...
+
+    def deliver(self, method: str, uri: str | None) -> None:
+        """Take one change; called on the listener's own loop, must not block."""
+        ...
+
+
+class Service(Protocol):
+    """What a transport knows of the server behind it."""
+
+    @property
+    def implementation(self) -> Implementation: ...
+    @property
+    def instructions(self) -> str | None: ...
+    @property
+    def revisions(self) -> tuple[str, ...]: ...
+    @property
+    def limits(self) -> Limits: ...
+
+    def capabilities(self) -> ServerCapabilities:
+        """What the server offers now."""
+        ...
+
+    def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:
+        """The result of an exchange, as a value or already encoded for the caller's revision."""
+        ...
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Register for changes; call what is returned to stop."""
+        ...
+
+
+def typed(exchange: Exchange, params: type[Any]) -> Any:
+    """The exchange's parameters as their struct."""
+    return convert(exchange.params, params)
+
+
+def check_meta(exchange: Exchange, limit: int) -> None:
+    """Refuse a `_meta` that is out of all proportion."""
+    if len(encode(exchange.meta)) > limit:
+        raise InvalidParams(f"Invalid params: _meta is larger than {limit} bytes")

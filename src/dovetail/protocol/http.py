@@ -1,0 +1,155 @@
+"""Decisions about an HTTP request's head: go on, or a refusal with its status. Pure; reads no body.
+
+The Host and Origin rules are what keeps a web page from reaching a server on the visitor's own machine. Verdicts are
+remembered by the raw header bytes, because nearly every request brings the same ones.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from dovetail.errors import clip
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+# spec: streamable-http#protocol-version-header, streamable-http#server-validation
+STATUS: Final = {
+    -32700: 400,
+    -32600: 400,
+    -32601: 404,
+    -32602: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    429: 503,
+}
+
+JSON: Final = b"application/json"
+SSE: Final = b"text/event-stream"
+
+# A header given twice that decides something is ambiguous: two readers could believe two different ones.
+_SINGLE: Final = (b"host", b"origin", b"content-type", b"content-length", b"last-event-id", b"authorization")
+_REMEMBERED: Final = 256
+
+
+class Refusal(Exception):
+    """An answer given before the request is looked at any further."""
+
+    def __init__(self, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = list(headers)
+
+
+def collect(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers by lower-case name; one that decides something may stand only once."""
+    listed = list(pairs)
+    found = dict(listed)
+    if len(found) == len(listed):
+        return found
+    seen: set[bytes] = set()
+    for name, _ in listed:
+        if name in seen and (name in _SINGLE or name.startswith(b"mcp-")):
+            raise Refusal(400, f"Header mismatch: {name.decode('latin-1')} is given more than once")
+        seen.add(name)
+    joined: dict[bytes, bytes] = {}
+    for name, value in listed:
+        joined[name] = joined[name] + b", " + value if name in joined else value
+    return joined
+
+
+class Gate:
+    """Which hosts and origins may speak to this endpoint."""
+
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
+        self._hosts = {host.lower() for host in hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        if public_url is not None:
+            parts = urlsplit(public_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
+            self._hosts.add(parts.netloc.rpartition("@")[2].lower())
+            self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
+        self._known: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}
+
+    def check(self, headers: Mapping[bytes, bytes], bound: str | None) -> None:
+        """Refuse a foreign Origin with 403 and a foreign Host with 421.
+
+        spec: streamable-http#security-endpoint
+        """
+        key = (headers.get(b"host"), headers.get(b"origin"), bound)
+        if key in self._known:
+            return
+        host, origin = key[0], key[1]
+        if origin is not None and not self._origin_allowed(origin.decode("latin-1").lower(), bound):
+            raise Refusal(
+                403,
+                f"Origin {clip(origin.decode('latin-1'))} may not use this server; "
+                "name it in allowed_origins if it should",
+            )
+        if host is None or not self._host_allowed(host.decode("latin-1").lower(), bound):
+            raise Refusal(
+                421,
+                f"Host {clip((host or b'(none)').decode('latin-1'))} is not this server; "
+                "name it in allowed_hosts or set public_url if it is",
+            )
+        if len(self._known) < _REMEMBERED:
+            self._known[key] = True
+
+    def _host_allowed(self, host: str, bound: str | None) -> bool:
+        if "*" in self._hosts or host in self._hosts:
+            return True
+        name = _hostname(host)
+        return name is not None and (name in LOOPBACK or name in self._hosts or name == bound)
+
+    def _origin_allowed(self, origin: str, bound: str | None) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        scheme, mark, host = origin.partition("://")
+        # Only what is itself served here as a page may call; "*" for hosts says nothing about pages.
+        name = _hostname(host) if mark and scheme in ("http", "https") else None
+        return name is not None and (name in LOOPBACK or name == bound)
+
+
+def _hostname(host: str) -> str | None:
+    """The name in `name[:port]`, or None if it is not exactly that."""
+    if host.startswith("["):
+        name, bracket, rest = host[1:].partition("]")
+        if not bracket:
+            return None
+        colon, port = rest[:1], rest[1:]
+    else:
+        name, colon, port = host.partition(":")
+        rest = colon + port
+    if rest and (colon != ":" or not (port.isascii() and port.isdecimal() and len(port) <= 5)):
+        return None
+    return name if name and not any(mark in name for mark in "/@\\?# ") else None
+
+
+def media_type(value: bytes | None) -> bytes:
+    """The type in a Content-Type header, without its parameters."""
+    return (value or b"").partition(b";")[0].strip().lower()
+
+
+_accepts: dict[bytes, tuple[bool, bool]] = {}
+
+
+def accepted(value: bytes | None) -> tuple[bool, bool]:
+    """Whether an Accept header takes plain JSON, and whether it takes an event stream."""
+    if value is None:
+        return True, True
+    known = _accepts.get(value)
+    if known is None:
+        known = (_takes(value, JSON, b"application/*"), _takes(value, SSE, b"text/*"))
+        if len(_accepts) < _REMEMBERED:
+            _accepts[value] = known
+    return known
+
+
+def _takes(value: bytes, full: bytes, family: bytes) -> bool:
+    for part in value.split(b","):
+        name, _, parameters = part.partition(b";")
+        if name.strip().lower() in (full, family, b"*/*") and b"q=0" not in parameters.replace(b" ", b"").split(b";"):
+            return True
+    return False

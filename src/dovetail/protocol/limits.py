@@ -1,0 +1,47 @@
+"""Limits on what a peer may send or withhold. Each has a default and none means "unlimited" by accident.
+
+Sizes are bytes, times are seconds.
+"""
+
+from dovetail.wire.shape import Struct
+
+KiB = 1024
+MiB = 1024 * KiB
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """All of them; give `Server(limits=Limits(...))` those you want otherwise."""
+
+    body: int = 4 * MiB  # 413. As the official SDKs.
+    line: int = 10 * MiB  # -32600, then skip to the next newline
+    header_block: int = 32 * KiB  # 431
+    header: int = 8 * KiB  # 431. As nginx and Apache.
+    header_time: float = 10.0  # 408
+    body_time: float = 30.0  # 408
+    write_stall: float = 30.0  # the connection is dropped
+    uri: int = 8 * KiB
+    cursor: int = 4 * KiB
+    meta: int = 64 * KiB
+    calls: int = 2000  # in flight in the process: 503
+    calls_per_connection: int = 256  # in flight on one duplex connection or session: 429
+    threads: int = 64  # synchronous functions at work
+    waiting: int = 256  # synchronous functions that wait for a thread
+    waiting_time: float = 5.0
+    run_time: float = 300.0  # of one tool, prompt or resource; the time a user takes to answer is not counted
+    result: int = 10 * MiB  # of one tool
+    sessions: int = 10_000  # handshake sessions in the process: the longest unused one gives way, else 503
+    sessions_per_principal: int = 100  # 429
+    sessions_per_address: int = 50  # anonymous and not loopback: 429
+    session_opening: float = 30.0  # from `initialize` to `initialized`
+    session_idle: float = 30 * 60.0
+    session_lifetime: float = 24 * 3600.0
+    streams: int = 100  # open event streams of one principal: 429
+    listens: int = 32  # subscriptions/listen of one connection or principal: 429
+    queue: int = 256  # notifications waiting for one reader
+    replay_events: int = 1000
+    replay_bytes: int = 10 * MiB
+    replay_time: float = 300.0
+    keep_alive: float = 15.0  # between comments on a quiet event stream
+    state_time: float = 600.0  # how long a requestState may be answered
+    drain: float = 5.0  # for running calls at shutdown
+    hard_stop: float = 10.0  # then the process ends whatever happens

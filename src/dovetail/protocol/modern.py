@@ -1,0 +1,141 @@
+"""The stateless era: each request says who asks, in which revision, and needs nothing remembered.
+
+Three verbs: `admit` makes an Exchange of a message, `seal` makes bytes of a result, `refuse` makes bytes of an error.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dovetail.errors import (
+    HeaderMismatch,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    ProtocolError,
+    UnsupportedRevision,
+    clip,
+)
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange
+from dovetail.protocol.headers import decode_value
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import convert, encode
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.logs import LEVELS, severity
+from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, SERVER_INFO
+from dovetail.wire.methods import REQUESTS
+from dovetail.wire.revisions import DRAFT, STATELESS
+from dovetail.wire.shape import Result, replace
+
+COMPLETE: Final = "complete"
+INPUT_REQUIRED: Final = "input_required"
+
+VERSION_HEADER: Final = b"mcp-protocol-version"
+METHOD_HEADER: Final = b"mcp-method"
+NAME_HEADER: Final = b"mcp-name"
+
+
+def speaks(message: dict[str, Any]) -> bool:
+    """Whether a message is of this era by its own account. spec: versioning#terminology"""
+    params = message.get("params")
+    if type(params) is not dict:
+        return False
+    meta = params.get("_meta")
+    return type(meta) is dict and PROTOCOL_VERSION in meta
+
+
+class Modern:
+    """The era's verbs for one server."""
+
+    def __init__(self, implementation: Implementation, revisions: Sequence[str], result_limit: int) -> None:
+        self._served = frozenset(revisions).intersection(STATELESS)
+        self._all = tuple(reversed([one for one in revisions if one != DRAFT]))
+        self._server_info = implementation
+        self._result_limit = result_limit
+        self._stamp = encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
+
+    def admit(
+        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: str | None = None
+    ) -> Exchange:
+        """The exchange a request opens; headers are None where the transport has none."""
+        params: dict[str, Any] = message.get("params") or {}
+        meta: Any = params.get("_meta")
+        if type(meta) is not dict:
+            raise InvalidParams(f"Invalid params: _meta must be an object holding {PROTOCOL_VERSION}")
+        revision = self._revision(meta, headers)
+        method = message["method"]
+        row = REQUESTS[revision].get(method)
+        if headers is not None:
+            _mirror(METHOD_HEADER, headers, method)
+            if row is not None and row.header is not None:
+                _mirror(NAME_HEADER, headers, params.get(row.header))
+        caller = Caller(revision, True, _capabilities(meta), _level(meta), principal, _client(meta))
+        if row is None:
+            raise MethodNotFound(method)
+        return Exchange(message["id"], method, params, meta, caller, headers)
+
+    def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
+        """The response. Every result says what it is and who made it. spec: basic#resulttype"""
+        if isinstance(result, bytes):
+            body = result
+        else:
+            if result.meta is not None or result.result_type is not None:
+                return self._seal_own(exchange, result)
+            body = encode(result)
+        if len(body) > self._result_limit and exchange.method == "tools/call":
+            raise InternalError(f"The result is larger than {self._result_limit} bytes")
+        rest = b"," + body[1:] if len(body) > 2 else b"}"
+        return b'{"jsonrpc":"2.0","id":%s,"result":%s%s}' % (encode(exchange.id), self._stamp, rest)
+
+    def _seal_own(self, exchange: Exchange, result: Result) -> bytes:
+        meta = {SERVER_INFO: self._server_info} | (result.meta or {})
+        stamped = replace(result, meta=meta, result_type=result.result_type or COMPLETE)
+        return jsonrpc.result(exchange.id, encode(stamped))
+
+    def refuse(self, id: Id | None, exc: ProtocolError) -> bytes:
+        """The error response."""
+        return jsonrpc.refusal(id, exc)
+
+    def _revision(self, meta: dict[str, Any], headers: Mapping[bytes, bytes] | None) -> str:
+        revision = meta.get(PROTOCOL_VERSION)
+        if type(revision) is not str:
+            raise InvalidParams(f"Invalid params: _meta must hold {PROTOCOL_VERSION}")
+        if headers is not None:
+            _mirror(VERSION_HEADER, headers, revision)
+        if revision not in self._served:
+            raise UnsupportedRevision(revision, self._all)
+        return revision
+
+
+def _mirror(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
+    """The header repeats the body. spec: streamable-http#server-validation"""
+    given = headers.get(header)
+    name = header.decode("ascii")
+    if given is None:
+        raise HeaderMismatch(f"Header mismatch: {name} is required")
+    text = decode_value(given) if header == NAME_HEADER else given.decode("latin-1")
+    if text != value:
+        raise HeaderMismatch(f"Header mismatch: {name} says '{clip(text, 64)}', the body something else")
+
+
+def _capabilities(meta: dict[str, Any]) -> ClientCapabilities:
+    declared = meta.get(CLIENT_CAPABILITIES)
+    if declared == {}:
+        return NO_CAPABILITIES
+    if type(declared) is not dict:
+        raise InvalidParams(f"Invalid params: _meta must hold {CLIENT_CAPABILITIES}")
+    return convert(declared, ClientCapabilities, what=CLIENT_CAPABILITIES)
+
+
+def _client(meta: dict[str, Any]) -> Implementation | None:
+    declared = meta.get(CLIENT_INFO)
+    return None if declared is None else convert(declared, Implementation, what=CLIENT_INFO)
+
+
+def _level(meta: dict[str, Any]) -> int | None:
+    level = meta.get(LOG_LEVEL)
+    if level is None:
+        return None
+    if level not in LEVELS:
+        raise InvalidParams(f"Invalid params: {LOG_LEVEL} must be one of {', '.join(LEVELS)}")
+    return severity(level)

@@ -1,0 +1,235 @@
+"""The joint between servers and transports: `Server` with its doors, `run` and `asgi`.
+
+The framework knows no transport and the transports know no framework; they meet here.
+"""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.connection
+import signal
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from dovetail.server import server as framework
+from dovetail.transports.duplex import Duplex
+from dovetail.transports.lines import serve_connection
+from dovetail.transports.stdio import open_lines, private_streams
+from dovetail.transports.watchdog import Watchdog
+
+log = logging.getLogger("dovetail")
+
+Transport = Literal["stdio", "http", "unix", "tcp"]
+
+_EOF_GRACE = 1.0  # for calls still running when the client has closed its end
+_LEAVE_GRACE = 0.7
+_SIGNAL_GRACE = 1.7
+_SECOND_SIGNAL = 0.8
+_STUCK = 75  # EX_TEMPFAIL of sysexits
+
+
+class Server(framework.Server):
+    """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
+
+    def run(self, transport: Transport | str = "stdio", **options: Any) -> None:
+        """Serve until told to stop.
+
+        "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
+        `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
+        """
+        match transport:
+            case "stdio":
+                run_stdio(self, **options)
+            case "http":
+                run_http(self, **options)
+            case "unix" | "tcp":
+                run_socket(self, **options)
+            case other:
+                raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {other!r}")
+
+    def asgi(
+        self,
+        *,
+        path: str = "/mcp",
+        public_url: str | None = None,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        cors: Collection[str] = (),
+        responses: Literal["auto", "json", "sse"] = "auto",
+        sessions: bool = True,
+        health: bool = False,
+        old_sse: bool = True,
+        authenticate: Any = None,
+    ) -> Any:
+        """The server as an ASGI application, for any ASGI server or mounted in another application."""
+        from dovetail.transports.asgi import Endpoint
+
+        return Endpoint(
+            self,
+            path=path,
+            public_url=public_url,
+            allowed_hosts=allowed_hosts,
+            allowed_origins=allowed_origins,
+            cors=cors,
+            responses=responses,
+            sessions=sessions,
+            health=health,
+            old_sse=old_sse,
+            authenticate=authenticate,
+            on_start=self.start,
+            on_stop=self.stop,
+        )
+
+    def link(self, write: Callable[[bytes], None], **options: Any) -> Duplex:
+        """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
+        return Duplex(self, write, **options)
+
+
+def run_stdio(server: Server) -> None:
+    """Serve this process's standard streams until the client closes them or a signal comes."""
+    dog = Watchdog()
+    with private_streams() as (source, sink):
+        _run(_serve_stdio(server, dog, source, sink))
+    dog.stop()
+
+
+async def _serve_stdio(server: Server, dog: Watchdog, source: int, sink: int) -> None:
+    dog.start(source)
+    await server.start()
+    lines = await open_lines(server, source, sink)
+
+    with _Signals(lambda: dog.end_within(_SIGNAL_GRACE, 0), lines.end):
+        await serve_connection(lines, _EOF_GRACE)
+        # The client is gone: from here on nothing may hold the process up, not even closing the loop.
+        dog.end_within(_LEAVE_GRACE, 0)
+        await server.stop()
+
+
+def run_http(
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    ssl_certfile: str | None = None,
+    ssl_keyfile: str | None = None,
+    log_level: str = "warning",
+    **options: Any,
+) -> None:
+    """Serve over HTTP with uvicorn until a signal comes."""
+    from dovetail.transports.web import bound_socket
+
+    if workers > 1 and options.get("sessions", True):
+        raise ValueError(
+            "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
+            "without sessions, or workers=1"
+        )
+    listener = bound_socket(host, port)
+    address = listener.getsockname()
+    scheme = "https" if ssl_certfile else "http"
+    log.info("serving on %s://%s:%d%s", scheme, host, address[1], options.get("path", "/mcp"))
+    ssl = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
+    if workers == 1:
+        _work(server, listener, ssl, options)
+    else:
+        _supervise(server, listener, workers, ssl, options)
+
+
+def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any]) -> None:
+    from dovetail.transports.web import WebServer, configure
+
+    dog = Watchdog()
+
+    def stopping(times: int) -> None:
+        dog.end_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL, _STUCK)
+
+    async def serve() -> None:
+        dog.start()
+        await WebServer(config, stopping).serve([listener])
+        dog.end_within(_LEAVE_GRACE, 0)
+
+    config = configure(server.asgi(**options), server.limits, **ssl)
+    _run(serve())
+    dog.stop()
+
+
+def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any], options: dict[str, Any]) -> None:
+    """Several processes on one socket; one that dies is replaced."""
+    context = multiprocessing.get_context("fork")
+    stopping = False
+
+    def start() -> Any:
+        process = context.Process(target=_work, args=(server, listener, ssl, options))
+        process.start()
+        return process
+
+    running = [start() for _ in range(workers)]
+
+    def stop(*_: Any) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in running:
+            if process.is_alive():
+                process.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    while not stopping:
+        multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
+        if not stopping:
+            running[:] = [process if process.is_alive() else start() for process in running]
+    for process in running:
+        process.join(server.limits.hard_stop + 1)
+
+
+def run_socket(server: Server, *, path: str | None = None, host: str | None = None, port: int | None = None) -> None:
+    """Serve newline-delimited messages on a Unix socket or on TCP until a signal comes."""
+    dog = Watchdog()
+    _run(_serve_socket(server, dog, path=path, host=host, port=port))
+    dog.stop()
+
+
+async def _serve_socket(server: Server, dog: Watchdog, **options: Any) -> None:
+    from dovetail.transports.sockets import listening
+
+    stop = asyncio.Event()
+    dog.start()
+    await server.start()
+    async with listening(server, **options):
+        with _Signals(lambda: dog.end_within(server.limits.hard_stop, _STUCK), stop.set):
+            await stop.wait()
+        await server.stop()
+    dog.end_within(_LEAVE_GRACE, 0)
+
+
+def _run(main: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+class _Signals:
+    """While it lasts, SIGINT and SIGTERM call `at_once`, even if the loop is blocked, and then `told` on the loop."""
+
+    def __init__(self, at_once: Callable[[], None], told: Callable[[], None]) -> None:
+        self._at_once = at_once
+        self._told = told
+        self._before: dict[int, Any] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # not the main thread: signals are somebody else's
+                self._before[number] = signal.signal(number, self._came)
+
+    def _came(self, *_: Any) -> None:
+        self._at_once()
+        self._loop.call_soon_threadsafe(self._told)
+
+    def __exit__(self, *_: Any) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)

@@ -1,0 +1,1 @@
+"""The framework: functions become tools, resources and prompts; no transport is known here."""

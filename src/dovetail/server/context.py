@@ -1,0 +1,189 @@
+"""Context: what a function of the author's receives when it names a parameter of this type.
+
+It speaks to the caller (progress, log messages, questions) and tells about the call. Nothing in it depends on the
+era or the transport.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from dovetail.errors import MissingCapability
+from dovetail.protocol.exchange import Exchange
+from dovetail.server.asking import Asking, Elicit, ElicitUrl, Question, Roots, Sample
+from dovetail.wire.codec import convert, plain
+from dovetail.wire.content import SamplingContent
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.logs import LoggingLevel, LoggingMessageParams, severity
+from dovetail.wire.progress import ProgressParams
+from dovetail.wire.revisions import DRAFT
+from dovetail.wire.roots import Root
+from dovetail.wire.sampling import CreateMessageResult, SamplingMessage
+
+T = TypeVar("T")
+
+
+class Context:
+    """The call being served, and the caller's ear."""
+
+    __slots__ = ("_asking", "_last_progress", "_logger", "exchange", "lifespan")
+
+    def __init__(self, exchange: Exchange, asking: Asking, logger: str, lifespan: Any) -> None:
+        self.exchange = exchange
+        self.lifespan = lifespan  # what the server's lifespan yielded
+        self._asking = asking
+        self._logger = logger
+        self._last_progress: float | None = None
+
+    @property
+    def request_id(self) -> Id:
+        """The JSON-RPC id of the request."""
+        return self.exchange.id
+
+    @property
+    def revision(self) -> str:
+        """The protocol revision the caller speaks."""
+        return self.exchange.caller.revision
+
+    @property
+    def principal(self) -> str | None:
+        """Who the caller proved to be; None where nobody asked."""
+        return self.exchange.caller.principal
+
+    @property
+    def client(self) -> Implementation | None:
+        """What the client calls itself. Nobody checked it."""
+        return self.exchange.caller.client
+
+    @property
+    def capabilities(self) -> ClientCapabilities:
+        """What the client declared it can do."""
+        return self.exchange.caller.capabilities
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The request's `_meta`."""
+        return self.exchange.meta
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """The HTTP headers, lower-case names; empty on other transports."""
+        return self.exchange.headers or {}
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""
+        token = self.exchange.progress_token
+        if token is None:
+            if self.revision != DRAFT:
+                return
+            token = self.exchange.id
+        # spec: progress#progress-flow
+        if self._last_progress is not None and progress <= self._last_progress:
+            return
+        self._last_progress = progress
+        params = ProgressParams(progress_token=token, progress=progress, total=total, message=message)
+        await self.exchange.notify("notifications/progress", params)
+
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
+        """Send a log message, if the caller wants messages of this level."""
+        wanted = self.exchange.caller.level
+        if wanted is None or severity(level) < wanted:
+            return
+        params = LoggingMessageParams(level=level, data=plain(data), logger=logger or self._logger)
+        await self.exchange.notify("notifications/message", params)
+
+    async def debug(self, data: Any, logger: str | None = None) -> None:
+        """Log at level debug."""
+        await self.log("debug", data, logger)
+
+    async def info(self, data: Any, logger: str | None = None) -> None:
+        """Log at level info."""
+        await self.log("info", data, logger)
+
+    async def warning(self, data: Any, logger: str | None = None) -> None:
+        """Log at level warning."""
+        await self.log("warning", data, logger)
+
+    async def error(self, data: Any, logger: str | None = None) -> None:
+        """Log at level error."""
+        await self.log("error", data, logger)
+
+    @overload
+    async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> T: ...
+    @overload
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any: ...
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
+        """Ask the user to fill in a form and return its value.
+
+        Raises:
+            Declined: the user said no.
+            Dismissed: the user closed the question.
+            MissingCapability: the client cannot ask users.
+        """
+        return await self._ask_one(Elicit(message, form), key)
+
+    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> None:
+        """Ask the user to visit a page; returns when they agreed to, which is not yet when they are done there."""
+        await self._ask_one(ElicitUrl(message, url), key)
+
+    async def sample(
+        self,
+        messages: str | SamplingContent | Sequence[str | SamplingMessage],
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> CreateMessageResult:
+        """Have the client's model complete a message; options as for `Sample`."""
+        return await self._ask_one(Sample(messages, **options), key)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        """The directories and files the client lets the server work in."""
+        return await self._ask_one(Roots(), key)
+
+    async def ask_all(self, **questions: Question[Any]) -> dict[str, Any]:
+        """Ask several questions at once, in one round; the answers come back under the same names."""
+        return await self._asking.ask(questions)
+
+    async def _ask_one(self, question: Question[Any], key: str | None) -> Any:
+        key = key or self._asking.next_key()
+        return (await self._asking.ask({key: question}))[key]
+
+    async def once(self, key: str, function: Callable[[], Any], type: Any = None) -> Any:
+        """Run a step with side effects once, even if the function it stands in runs again for more answers.
+
+        The value must be JSON; it is remembered by the client, sealed, until the call is complete. It comes back as
+        plain JSON, or as `type` if one is given.
+        """
+        return await self._asking.once(key, function, type)
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """What came back for the questions of an InputRequired, as sent, by key."""
+        return self._asking.remembered.answers
+
+    @property
+    def request_state(self) -> str | None:
+        """The state given with an InputRequired in the round before."""
+        return self._asking.remembered.state
+
+    def require(self, **capabilities: Any) -> None:
+        """Refuse the call unless the client declared these, e.g. `require(sampling={"tools": {}})`."""
+        wanted = {name: {} if value is True else value for name, value in capabilities.items()}
+        declared = plain(self.capabilities)
+        missing = {name: value for name, value in wanted.items() if not _covers(declared.get(name), value)}
+        if missing:
+            convert(missing, ClientCapabilities, what="capabilities")
+            raise MissingCapability(missing)
+
+    async def close_stream(self, retry_ms: int = 1000) -> None:
+        """Let go of the HTTP connection; the client fetches the rest later. Does nothing where that is not possible."""
+        if self.exchange.close_stream is not None:
+            await self.exchange.close_stream(retry_ms)
+
+
+def _covers(declared: Any, wanted: Any) -> bool:
+    if declared is None:
+        return False
+    if not isinstance(wanted, dict):
+        return True
+    return all(_covers(declared.get(name), value) for name, value in wanted.items())

@@ -1,0 +1,42 @@
+"""Faults: what an exception nobody meant for the caller becomes, and what the log says of it."""
+
+import asyncio
+import logging
+import secrets
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from dovetail.errors import Busy, InternalError, ProtocolError, clip
+from dovetail.protocol.exchange import Exchange
+
+log = logging.getLogger("dovetail")
+
+_TRACE: Final = 8192  # characters of a traceback in the log
+
+_ENDED: Final[dict[str, Callable[[], ProtocolError]]] = {
+    "timeout": lambda: InternalError("The call took too long and was stopped"),
+    "shutdown": lambda: Busy("The server is shutting down; the call was stopped and may be tried again"),
+}
+
+
+def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool) -> ProtocolError:
+    """The error to answer with; genuine cancellation is raised again, everything else is logged and masked."""
+    if isinstance(exc, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and exchange.verdict in _ENDED:
+            task.uncancel()
+            return _ENDED[exchange.verdict]()
+        if task is not None and task.cancelling():
+            raise exc
+    reference = secrets.token_hex(4)
+    log.error("%s failed [%s]\n%s", clip(what), reference, trace(exc))
+    if debug:
+        return InternalError(f"{what} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")
+    return InternalError(f"{what} failed; the server's log has the details under {reference}")
+
+
+def trace(exc: BaseException) -> str:
+    """A traceback fit for a log: bounded, no control characters but newlines."""
+    text = "".join(traceback.format_exception(exc, limit=30))[-_TRACE:]
+    return "\n".join(line if line.isprintable() else clip(line, 1024) for line in text.splitlines())

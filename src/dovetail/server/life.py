@@ -1,0 +1,46 @@
+"""Life: a server's lifespan, entered and left in one task of its own, as context managers expect."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from dovetail.errors import InternalError
+from dovetail.server.faults import trace
+
+log = logging.getLogger("dovetail")
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class Life:
+    """One run of a lifespan, from its start to its end."""
+
+    def __init__(self, lifespan: Lifespan) -> None:
+        self.value: Any = None
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._leave = asyncio.Event()
+        self._task = loop.create_task(self._live(lifespan))
+
+    async def _live(self, lifespan: Lifespan) -> None:
+        try:
+            async with lifespan() as self.value:
+                self._ready.set_result(None)
+                await self._leave.wait()
+        except BaseException as exc:
+            if self._ready.done():
+                log.error("the lifespan failed at its end\n%s", trace(exc))
+                return
+            log.error("the lifespan failed at its start\n%s", trace(exc))
+            self._ready.set_exception(InternalError("The server could not start; its log says why"))
+
+    async def entered(self) -> None:
+        """Wait until it has started; InternalError if it could not."""
+        await asyncio.shield(self._ready)
+
+    async def leave(self) -> None:
+        """End it and wait for its clean-up."""
+        self._leave.set()
+        await asyncio.wait([self._task])

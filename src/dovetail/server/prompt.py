@@ -1,0 +1,52 @@
+"""Prompt: a function compiled at registration that gives messages; its parameters are the prompt's arguments."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.server.context import Context
+from dovetail.server.runner import Runner, describe
+from dovetail.server.signature import compile_signature
+from dovetail.wire import prompts as wire
+from dovetail.wire.content import Icon
+
+
+class Prompt:
+    """One prompt, ready to run."""
+
+    __slots__ = ("declaration", "runner", "signature")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: list[Icon] | None = None,
+        meta: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        inline: bool = False,
+    ) -> None:
+        # Prompt arguments are strings on the wire: they are read as what the annotation says.
+        self.signature = compile_signature(function, context_type=Context, lax=True)
+        self.runner = Runner(function, timeout=timeout, inline=inline)
+        self.declaration = wire.Prompt(
+            name=name or function.__name__,
+            title=title,
+            description=description if description is not None else describe(function),
+            icons=icons,
+            arguments=self._arguments() or None,
+            meta=meta,
+        )
+
+    def _arguments(self) -> list[wire.PromptArgument]:
+        properties: dict[str, Any] = self.signature.schema.get("properties", {})
+        return [
+            wire.PromptArgument(
+                name=name,
+                title=properties[name].get("title"),
+                description=properties[name].get("description"),
+                required=name not in self.signature.defaults,
+            )
+            for name in self.signature.parameters
+        ]

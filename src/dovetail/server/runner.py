@@ -1,0 +1,46 @@
+"""Runner: how a function of the author's is called, whatever it is: a coroutine, a plain function, a method.
+
+Coroutine functions run in the request's own task; plain ones in a thread, unless declared quick with `inline`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.server.threads import Threads
+
+
+class Runner:
+    """One function, and how to call it."""
+
+    __slots__ = ("function", "inline", "is_async", "timeout")
+
+    def __init__(self, function: Callable[..., Any], *, timeout: float | None = None, inline: bool = False) -> None:
+        self.function = function
+        self.is_async = _is_async(function)
+        self.inline = inline
+        self.timeout = timeout
+
+    async def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, principal: str | None
+    ) -> Any:
+        """Call it and wait for its value."""
+        if self.is_async:
+            return await self.function(*args, **kwargs)
+        if self.inline:
+            return self.function(*args, **kwargs)
+        return await threads.run(self.function, args, kwargs, principal)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or (
+        not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    )
+
+
+def describe(function: Callable[..., Any]) -> str | None:
+    """The function's own words about itself."""
+    return inspect.getdoc(function) or None

@@ -1,0 +1,268 @@
+"""What an annotation means in JSON: its schema, how JSON becomes its value, how a value becomes JSON.
+
+The one place that decides how a type is bound; signatures, results and forms only ask. Refuses to know who asks.
+Invariant: what `read_as` accepts is what `schemas_of` describes.
+"""
+
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import PurePath
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from dovetail.errors import clip
+from dovetail.wire.codec import encode
+
+MAX_REASON: Final = 200
+
+_REF: Final = "#/$defs/"
+_PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
+_ECHO: Final = re.compile(r"Invalid (?:enum )?value (?=['\"\d-])")
+_MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
+_UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
+
+
+def schemas_of(kinds: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The JSON Schemas of some annotations, written out in full, and the recursive types they refer to.
+
+    Raises:
+        TypeError: one of them has no JSON form; the text says why in one line.
+    """
+    try:
+        roots, parts = msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=_REF + "{name}")
+    except NameError as exc:
+        raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
+    except TypeError as exc:
+        raise TypeError(_why_not(exc)) from None
+    for part in parts.values():
+        part.pop("title", None)  # the name of a class, which tells a model nothing
+    loops = {name for name in parts if name in _reached(name, parts)}
+    written = {name: part for name, part in parts.items() if name not in loops}
+    return [_write_out(root, written) for root in roots], {
+        name: _write_out(part, written) for name, part in parts.items() if name in loops
+    }
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of one annotation; its root is never a bare reference.
+
+    Raises:
+        TypeError: it has no JSON form.
+    """
+    (schema,), shared = schemas_of([kind])
+    if name := _target(schema):
+        schema = shared[name] | _without(schema, "$ref")
+    return {**schema, "$defs": shared} if shared else schema
+
+
+def read_as(kind: Any, value: Any, *, lax: bool = False) -> Any:
+    """JSON as a value of the annotated type; instances of it are trusted.
+
+    Raises:
+        ValueError: it does not fit; the text says where and why, without quoting values.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=not lax)
+    except (msgspec.ValidationError, RecursionError):
+        pass
+    try:
+        return read_closely(kind, value, strict=not lax)
+    except msgspec.ValidationError as exc:
+        raise ValueError(reason(exc)) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_closely(kind: Any, value: Any, *, strict: bool) -> Any:
+    """The dear way to read, for what the cheap way refused: raises what msgspec raises."""
+    # JSON spells every key as text and may spell an integer as 3.0; only paths need the hook.
+    return msgspec.convert(_whole(value), kind, strict=strict, str_keys=True, dec_hook=_decode)
+
+
+def to_json(value: Any) -> tuple[Any, bytes]:
+    """A value as dicts, lists, strings and numbers, and as JSON text.
+
+    Raises:
+        TypeError: a type in it has no JSON form.
+        ValueError: the value has none: NaN, a cycle, half a surrogate pair, keys that are not text.
+    """
+    try:
+        data = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
+        text = encode(data)
+        # msgspec writes null for what is not a number, so without a null there is nothing to look for.
+        if b"null" in text and type(data) in _MAY_HOLD_FLOATS and (found := _not_a_number(data)):
+            raise ValueError(f"not JSON: {found}")
+    except RecursionError:
+        raise ValueError("not JSON: the value contains itself, or is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("not JSON: a text in it contains half a surrogate pair") from None
+    except TypeError as exc:
+        if str(exc).startswith("Only dicts with"):
+            raise ValueError("not JSON: a dict has keys that are neither text nor numbers") from None
+        raise
+    return data, text
+
+
+def default_factories(kind: type) -> dict[str, Callable[[], Any]]:
+    """The fields of a class whose default is made anew each time, by their name on the wire; no schema shows them."""
+    fields: Sequence[msgspec.inspect.Field] = getattr(msgspec.inspect.type_info(kind), "fields", ())
+    return {field.encode_name: field.default_factory for field in fields if callable(field.default_factory)}
+
+
+def peel(annotation: Any) -> Any:
+    """The annotation without what is said about it: no Annotated, Required, NewType or alias around it."""
+    while True:
+        if typing.get_origin(annotation) is Annotated:
+            annotation = annotation.__origin__
+        elif typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
+            (annotation,) = typing.get_args(annotation)
+        elif hasattr(annotation, "__supertype__"):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return types.NoneType if annotation is None else annotation
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The members of a union, peeled; the peeled annotation itself if it is none."""
+    kind = peel(annotation)
+    if typing.get_origin(kind) not in _UNIONS:
+        return [kind]
+    return [found for member in typing.get_args(kind) for found in alternatives(member)]
+
+
+def is_a(kind: Any, parent: type) -> bool:
+    """Whether the annotation is this class, one below it, or either of them with parameters."""
+    kind = typing.get_origin(kind) or kind
+    return isinstance(kind, type) and issubclass(kind, parent)
+
+
+def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
+    """One line: where and why. Never the value, which may be long or secret."""
+    text = str(exc)
+    place = _PLACE.search(text)
+    why = text[: place.start()] if place else text
+    path = place[2] if place else ""
+    if _ECHO.match(why):
+        listed = ", ".join(f"`{option}`" for option in options)
+        why = f"expected one of {listed}" if listed and not path else "not one of the allowed values"
+    why = clip(why[:1].lower() + why[1:], MAX_REASON)
+    path = f"{root}{path}".removeprefix(".")
+    if not path:
+        return why
+    return f"a key of `{path}`: {why}" if place and place[1] else f"`{path}`: {why}"
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if is_a(kind, PurePath):
+        return {"type": "string"}
+    raise NotImplementedError
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+
+
+def _encode(value: Any) -> Any:
+    match value:
+        case PurePath():
+            return str(value)
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case _:
+            raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(item) for item in typing.cast("list[Any]", value)]
+        case dict():
+            return {key: _whole(item) for key, item in typing.cast("dict[Any, Any]", value).items()}
+        case _:
+            return value
+
+
+def _not_a_number(data: Any, /) -> str:
+    """Where the first float is that JSON cannot write, as "NaN at $.path"; empty if there is none."""
+    if isinstance(data, float):
+        return "" if math.isfinite(data) else f"{'NaN' if math.isnan(data) else 'Infinity'} at $"
+    pairs: Iterable[tuple[Any, Any]] = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, item in pairs:
+        if type(item) in _MAY_HOLD_FLOATS and (found := _not_a_number(item)):
+            step = f".{key}" if isinstance(data, dict) else f"[{key}]"
+            return found.replace("$", f"${step}", 1)
+    return ""
+
+
+def _write_out(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its references replaced by what they name, and without what is noise to a reader."""
+    if (name := _target(schema)) in parts:
+        schema = parts[name] | _without(schema, "$ref")
+    result = {key: _write_out_member(key, value, parts) for key, value in schema.items() if key != "discriminator"}
+    if not result.get("required", True):
+        del result["required"]
+    # Some model providers refuse an enumeration without a type.
+    kinds = {type(value) for value in result.get("enum", ())}
+    if "type" not in result and kinds in ({str}, {int}):
+        return {"type": "string" if kinds == {str} else "integer", **result}
+    return result
+
+
+def _write_out_member(key: str, value: Any, parts: dict[str, Any]) -> Any:
+    match key, value:
+        case (("properties" | "patternProperties" | "$defs"), dict()):
+            return {name: _write_out(member, parts) for name, member in value.items()}
+        case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), list()):
+            return [_write_out(member, parts) for member in value]
+        case (("items" | "additionalProperties" | "propertyNames"), dict()):
+            return _write_out(value, parts)
+        case _:
+            return value
+
+
+def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != key}
+
+
+def _target(schema: dict[str, Any]) -> str:
+    reference = schema.get("$ref", "")
+    return reference.removeprefix(_REF) if reference.startswith(_REF) else ""
+
+
+def _reached(name: str, parts: dict[str, Any]) -> set[str]:
+    found: set[str] = set()
+    todo: list[Any] = [parts[name]]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            target = _target(typing.cast("dict[str, Any]", node))
+            if target in parts and target not in found:
+                found.add(target)
+                todo.append(parts[target])
+            todo += typing.cast("dict[str, Any]", node).values()
+        elif isinstance(node, list):
+            todo += typing.cast("list[Any]", node)
+    return found
+
+
+def _why_not(exc: TypeError) -> str:
+    text = str(exc).splitlines()[-1]
+    if "Struct types" in text or "dict-like" in text:
+        text += "; JSON cannot tell these apart: use one type, or msgspec Structs with a `tag`"
+    return text

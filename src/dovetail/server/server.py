@@ -1,0 +1,586 @@
+"""Server: what is offered (tools, resources, prompts) and how an exchange becomes a result.
+
+Knows exchanges, not transports. Everything an author registers is compiled on the spot; a request looks up and runs.
+No author's function can end the server or disturb another call: whatever it raises is contained here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar, overload
+
+from dovetail.errors import (
+    Busy,
+    InvalidParams,
+    MethodNotFound,
+    PeerError,
+    PromptNotFound,
+    ProtocolError,
+    ResourceNotFound,
+    ToolError,
+    ToolNotFound,
+    clip,
+)
+from dovetail.protocol import topics
+from dovetail.protocol.exchange import Exchange, Listener, typed
+from dovetail.protocol.headers import check_params
+from dovetail.protocol.limits import Limits
+from dovetail.protocol.state import Sealer
+from dovetail.server.asking import Asking, InputNeeded, InputRequired
+from dovetail.server.changes import Changes, Mailbox
+from dovetail.server.complete import Completer, matching, suggestions
+from dovetail.server.content import prompt_messages, resource_contents
+from dovetail.server.context import Context
+from dovetail.server.faults import contained
+from dovetail.server.life import Life, Lifespan
+from dovetail.server.paging import Pages
+from dovetail.server.prompt import Prompt
+from dovetail.server.resource import Lifetime, Resource, ResourceTemplate
+from dovetail.server.runner import Runner
+from dovetail.server.signature import BadArguments
+from dovetail.server.threads import Threads
+from dovetail.server.tool import Tool, error_result
+from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
+from dovetail.wire.content import Icon
+from dovetail.wire.lifecycle import (
+    DiscoverResult,
+    Implementation,
+    ListChangedCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+)
+from dovetail.wire.meta import SUBSCRIPTION_ID, valid_key
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
+from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
+from dovetail.wire.revisions import DRAFT, REVISIONS
+from dovetail.wire.shape import Result, replace
+from dovetail.wire.subscriptions import ListenParams, ListenResult
+from dovetail.wire.tools import ListToolsResult
+
+F = TypeVar("F", bound=Callable[..., Any])
+Call = Callable[[Exchange], Awaitable[Any]]
+Middleware = Callable[[Exchange, Call], Awaitable[Any]]
+
+_SWEEP: Final = 0.5  # how often running calls are looked at, seconds
+_LISTS: Final = ("tools", "resources", "prompts")
+
+
+class Server:
+    """A server to register tools, resources and prompts on."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "0.0.0",
+        title: str | None = None,
+        description: str | None = None,
+        website_url: str | None = None,
+        icons: list[Icon] | None = None,
+        instructions: str | None = None,
+        revisions: Sequence[str] = REVISIONS,
+        limits: Limits | None = None,
+        lifespan: Lifespan | None = None,
+        secrets: Sequence[str | bytes] = (),
+        page_size: int | None = None,
+        cache: Lifetime | Mapping[str, Lifetime] | None = None,
+        offers: Collection[str] = (),
+        experimental: dict[str, Any] | None = None,
+        extensions: dict[str, Any] | None = None,
+        debug: bool = False,
+    ) -> None:
+        self.implementation = Implementation(
+            name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
+        )
+        self.instructions = instructions
+        self.revisions = _known_revisions(revisions)
+        self.limits = limits or Limits()
+        self.debug = debug
+        self.changes = Changes()
+        self._lifetimes = _lifetimes(cache)
+        self._offers = _known_lists(offers)
+        self._experimental = experimental
+        self._extensions = _known_keys(extensions)
+        self._sealer = Sealer(secrets)
+        self._threads = Threads(self.limits)
+        self._tools: dict[str, Tool] = {}
+        self._resources: dict[str, Resource] = {}
+        self._templates: dict[str, ResourceTemplate] = {}
+        self._prompts: dict[str, Prompt] = {}
+        self._completers: dict[tuple[str, str], Completer] = {}
+        self._pages = Pages(page_size, self.limits.cursor)
+        self._running: set[Exchange] = set()
+        self._mailboxes: set[Mailbox] = set()
+        self._sweeping = False
+        self.closing = False
+        self._lifespan = lifespan
+        self._life: Life | None = None
+        self._middleware: list[Middleware] = []
+        self._work: dict[str, Call] = {
+            "server/discover": self._discover,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "completion/complete": self._complete,
+            "subscriptions/listen": self._listen,
+        }
+        self._chains: dict[str, Call] = self._work
+
+    @property
+    def name(self) -> str:
+        """The name the server was given."""
+        return self.implementation.name
+
+    # Registration
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
+
+        Options: name, title, description, icons, annotations, input_schema, output_schema, meta, timeout, inline.
+        """
+        return self._registering(function, options, self.add_tool)
+
+    def add_tool(self, function: Callable[..., Any], **options: Any) -> None:
+        """Register a tool; options as for the decorator."""
+        _known_keys(options.get("meta"))
+        tool = Tool(function, **options)
+        _new(tool.name, self._tools, "tool")
+        self._tools[tool.name] = tool
+        self.changed("tools")
+
+    def remove_tool(self, name: str) -> None:
+        """Stop offering a tool."""
+        del self._tools[name]
+        self.changed("tools")
+
+    def resource(self, uri: str, /, **options: Any) -> Callable[[F], F]:
+        """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
+
+        Options: name, title, description, mime_type, size, icons, annotations, meta, cache, timeout, inline.
+        """
+
+        def register(function: F) -> F:
+            self.add_resource(function, uri, **options)
+            return function
+
+        return register
+
+    def add_resource(self, function: Callable[..., Any], uri: str, **options: Any) -> None:
+        """Register a resource or a template; options as for the decorator."""
+        _known_keys(options.get("meta"))
+        if "{" in uri:
+            template = ResourceTemplate(function, uri, **options)
+            _new(uri, self._templates, "resource template")
+            self._templates[uri] = template
+        else:
+            resource = Resource(function, uri, **options)
+            _new(uri, self._resources, "resource")
+            self._resources[uri] = resource
+        self.changed("resources")
+
+    def remove_resource(self, uri: str) -> None:
+        """Stop offering a resource or a template."""
+        del (self._templates if "{" in uri else self._resources)[uri]
+        self.changed("resources")
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Offer a function as a prompt; options: name, title, description, icons, meta, timeout, inline."""
+        return self._registering(function, options, self.add_prompt)
+
+    def add_prompt(self, function: Callable[..., Any], **options: Any) -> None:
+        """Register a prompt; options as for the decorator."""
+        _known_keys(options.get("meta"))
+        prompt = Prompt(function, **options)
+        _new(prompt.declaration.name, self._prompts, "prompt")
+        self._prompts[prompt.declaration.name] = prompt
+        self.changed("prompts")
+
+    def remove_prompt(self, name: str) -> None:
+        """Stop offering a prompt."""
+        del self._prompts[name]
+        self.changed("prompts")
+
+    def complete(self, of: str, argument: str) -> Callable[[F], F]:
+        """Suggest values for an argument of a prompt (by name) or of a template (by its URI)."""
+
+        def register(function: F) -> F:
+            self._completers[of, argument] = Completer(function)
+            return function
+
+        return register
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`."""
+        self._middleware.append(function)
+        self._chains = {method: self._around(work) for method, work in self._work.items()}
+        return function
+
+    def _around(self, work: Call) -> Call:
+        for function in reversed(self._middleware):
+            work = _link(function, work)
+        return work
+
+    def _registering(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
+        if callable(function):
+            add(function, **options)
+            return function
+
+        def register(decorated: F) -> F:
+            add(decorated, **({"name": function} if function is not None else {}) | options)
+            return decorated
+
+        return register
+
+    # Telling of changes
+
+    def changed(self, *lists: str) -> None:
+        """Say that the list of tools, resources or prompts is another now. From any task or thread."""
+        for name in _known_lists(lists):
+            self._pages.clear()
+            self.changes.publish(topics.LISTS[name])
+
+    def updated(self, uri: str) -> None:
+        """Say that a resource has new contents. From any task or thread."""
+        self.changes.publish(topics.UPDATED, uri)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Register for changes; call what is returned to stop."""
+        return self.changes.listen(listener)
+
+    # Life
+
+    async def start(self) -> None:
+        """Enter the lifespan, if there is one; serving does it by itself."""
+        if self._lifespan is not None and self._life is None:
+            self._life = Life(self._lifespan)
+        if self._life is not None:
+            await self._life.entered()
+
+    async def stop(self) -> None:
+        """End the subscriptions, give running calls a while, stop the rest, leave the lifespan."""
+        self.closing = True
+        for box in tuple(self._mailboxes):
+            box.close()
+        await self._finished(self.limits.drain)
+        for exchange in tuple(self._running):
+            exchange.end("shutdown")
+        await self._finished(1.0)
+        if self._life is not None:
+            await self._life.leave()
+            self._life = None
+        self.closing = False
+
+    async def _finished(self, patience: float) -> None:
+        tasks = [exchange.task for exchange in self._running if exchange.task is not asyncio.current_task()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience)
+
+    # What transports call
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is offered now."""
+        offers = self._offers
+        return ServerCapabilities(
+            experimental=self._experimental,
+            logging={},
+            completions={} if self._completers or self._has_choices() else None,
+            prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in offers else None,
+            resources=ResourcesCapability(subscribe=True, list_changed=True)
+            if self._resources or self._templates or "resources" in offers
+            else None,
+            tools=ListChangedCapability(list_changed=True) if self._tools or "tools" in offers else None,
+            extensions=self._extensions,
+        )
+
+    async def handle(self, exchange: Exchange) -> Result | bytes:
+        """The result of one exchange; ProtocolError for everything that is to be refused."""
+        work = self._chains.get(exchange.method)
+        if work is None:
+            raise MethodNotFound(exchange.method)
+        if self.closing:
+            raise Busy("The server is shutting down")
+        if self._lifespan is not None:
+            await self.start()
+        if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
+            return await work(exchange)
+        running = self._running
+        if len(running) >= self.limits.calls:
+            raise Busy("Too many calls are at work")
+        exchange.task = asyncio.current_task()
+        exchange.deadline = self._deadline(self.limits.run_time)
+        running.add(exchange)
+        try:
+            return await work(exchange)
+        except ProtocolError:
+            raise
+        except (ToolError, PeerError) as exc:
+            raise InvalidParams(str(exc)) from None
+        except BaseException as exc:
+            raise self._contained(exchange, exc, exchange.method) from None
+        finally:
+            running.discard(exchange)
+
+    # Tools
+
+    async def _call_tool(self, exchange: Exchange) -> Result:
+        params = exchange.params
+        name, arguments = params.get("name"), params.get("arguments")
+        tool = self._tools.get(name) if type(name) is str else None
+        if tool is None:
+            raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+        if arguments is None:
+            arguments = {}
+        elif type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        if tool.headers and exchange.headers is not None and exchange.caller.stateless:
+            check_params(tool.headers, arguments, exchange.headers)
+        try:
+            value = await self._run(exchange, tool.runner, tool.signature, arguments)
+            return value if isinstance(value, Result) else tool.output.shape(value)
+        except ProtocolError:
+            raise
+        except (ToolError, PeerError) as exc:
+            return error_result(str(exc))
+        except BaseException as exc:
+            return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
+
+    async def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
+        """Bind, call, and turn a question without an answer into the result that asks it."""
+        params = exchange.params
+        if signature.context is None and "requestState" not in params and "inputResponses" not in params:
+            args, kwargs = signature.bind(arguments, None)
+            if runner.timeout is not None:
+                exchange.deadline = self._deadline(runner.timeout)
+            return await runner(args, kwargs, self._threads, exchange.caller.principal)
+        asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
+        life = self._life.value if self._life is not None else None
+        while True:
+            context = Context(exchange, asking, self.name, life)
+            args, kwargs = signature.bind(arguments, context)
+            if runner.timeout is not None:
+                exchange.deadline = self._deadline(runner.timeout)
+            try:
+                value = await runner(args, kwargs, self._threads, exchange.caller.principal)
+            except InputNeeded:
+                return asking.required()
+            if not isinstance(value, InputRequired):
+                self._check_rounds(asking)
+                return value
+            if exchange.caller.stateless:
+                return asking.explicit(value)
+            await asking.answer_for(value)
+
+    def _check_rounds(self, asking: Asking) -> None:
+        if self.debug and (unreached := asking.unreached()):
+            raise RuntimeError(
+                f"the questions {', '.join(unreached)} were asked in an earlier round but not in the last one: a "
+                "function that asks runs again from the top in each round and must ask the same questions"
+            )
+
+    # Resources
+
+    async def _read_resource(self, exchange: Exchange) -> Result:
+        self._offered(exchange, self.capabilities().resources)
+        uri = exchange.params.get("uri")
+        if type(uri) is not str:
+            raise InvalidParams("Invalid params: uri must be a string")
+        if len(uri) > self.limits.uri:
+            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.uri} characters")
+        resource, variables = self._resource_at(uri)
+        try:
+            value = await self._run(exchange, resource.runner, resource.signature, variables)
+        except BadArguments:
+            raise ResourceNotFound(uri) from None  # a variable of another kind names nothing
+        if isinstance(value, Result):
+            result = value
+        else:
+            contents = resource_contents(value, uri, resource.declaration.mime_type)
+            result = ReadResourceResult(contents=contents)
+        if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
+            life = resource.lifetime or self._lifetime("resources/read")
+            result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
+        return result
+
+    def _resource_at(self, uri: str) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
+        fixed = self._resources.get(uri)
+        if fixed is not None:
+            return fixed, {}
+        for template in sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True):
+            found = template.template.match(uri)
+            if found is not None:
+                return template, found
+        raise ResourceNotFound(uri)
+
+    # Prompts
+
+    async def _get_prompt(self, exchange: Exchange) -> Result:
+        self._offered(exchange, self.capabilities().prompts)
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        prompt = self._prompts.get(name) if type(name) is str else None
+        if prompt is None:
+            raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
+        if arguments is not None and type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        value = await self._run(exchange, prompt.runner, prompt.signature, arguments or {})
+        if isinstance(value, Result):
+            return value
+        shaped = prompt_messages(value)
+        if isinstance(shaped, GetPromptResult):
+            return shaped
+        return GetPromptResult(messages=shaped, description=prompt.declaration.description)
+
+    # Completion
+
+    async def _complete(self, exchange: Exchange) -> Result:
+        self._offered(exchange, self.capabilities().completions)
+        params = typed(exchange, CompleteParams)
+        of = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
+        holder: Any = (self._prompts if isinstance(params.ref, PromptReference) else self._templates).get(of)
+        if holder is None:
+            raise InvalidParams(f"Invalid params: nothing is called {clip(of)}")
+        argument, value = params.argument.name, params.argument.value
+        if argument not in holder.signature.parameters:
+            raise InvalidParams(f"Invalid params: {clip(of)} has no argument {clip(argument)}")
+        completer = self._completers.get((of, argument))
+        if completer is None:
+            found: Any = matching(holder.signature.choices.get(argument, ()), value)
+        else:
+            others = (params.context.arguments if params.context else None) or {}
+            args = completer.arguments(value, others)
+            found = await completer.runner(args, {}, self._threads, exchange.caller.principal)
+        return CompleteResult(completion=suggestions(found))
+
+    def _has_choices(self) -> bool:
+        return any(one.signature.choices for one in (*self._prompts.values(), *self._templates.values()))
+
+    # Lists
+
+    async def _list_tools(self, exchange: Exchange) -> bytes:
+        self._offered(exchange, self.capabilities().tools)
+        return self._page(exchange, self._tools, "tools", ListToolsResult)
+
+    async def _list_resources(self, exchange: Exchange) -> bytes:
+        self._offered(exchange, self.capabilities().resources)
+        return self._page(exchange, self._resources, "resources", ListResourcesResult)
+
+    async def _list_templates(self, exchange: Exchange) -> bytes:
+        self._offered(exchange, self.capabilities().resources)
+        return self._page(exchange, self._templates, "resource_templates", ListResourceTemplatesResult)
+
+    async def _list_prompts(self, exchange: Exchange) -> bytes:
+        self._offered(exchange, self.capabilities().prompts)
+        return self._page(exchange, self._prompts, "prompts", ListPromptsResult)
+
+    def _page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> bytes:
+        return self._pages.page(exchange, items, field, shape, self._lifetime(exchange.method))
+
+    def _lifetime(self, method: str) -> Lifetime:
+        return self._lifetimes.get(method) or self._lifetimes[""]
+
+    def _offered(self, exchange: Exchange, capability: Any) -> None:
+        if capability is None:
+            raise MethodNotFound(exchange.method)
+
+    async def _discover(self, exchange: Exchange) -> Result:
+        life = self._lifetime(exchange.method)
+        return DiscoverResult(
+            supported_versions=[one for one in reversed(self.revisions) if one != DRAFT],
+            capabilities=self.capabilities(),
+            instructions=self.instructions,
+            ttl_ms=life.ttl_ms,
+            cache_scope=life.scope,
+        )
+
+    # Listening
+
+    async def _listen(self, exchange: Exchange) -> Result:
+        asked = typed(exchange, ListenParams).notifications
+        capabilities = self.capabilities()
+        if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
+            raise MethodNotFound(exchange.method)
+        filter = topics.honoured(asked, capabilities)
+        meta = {SUBSCRIPTION_ID: exchange.id}
+        box = Mailbox(topics.matcher(filter))
+        stop = self.changes.listen(box)
+        self._mailboxes.add(box)
+        try:
+            await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
+            while (news := await box.take()) is not None:
+                for method, uri in news:
+                    await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
+        finally:
+            stop()
+            self._mailboxes.discard(box)
+        return ListenResult(meta=meta)
+
+    # Containment
+
+    def _deadline(self, seconds: float) -> float:
+        loop = asyncio.get_running_loop()
+        if not self._sweeping:
+            self._sweeping = True
+            loop.call_later(_SWEEP, self._sweep, loop)
+        return loop.time() + seconds
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
+        now = loop.time()
+        for exchange in tuple(self._running):
+            if exchange.deadline is not None and now > exchange.deadline:
+                exchange.end("timeout")
+        self._sweeping = bool(self._running)
+        if self._sweeping:
+            loop.call_later(_SWEEP, self._sweep, loop)
+
+    def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
+        return contained(exchange, exc, what, debug=self.debug)
+
+
+def _link(function: Middleware, inner: Call) -> Call:
+    async def call(exchange: Exchange) -> Any:
+        return await function(exchange, inner)
+
+    return call
+
+
+def _new(name: str, registry: Mapping[str, Any], kind: str) -> None:
+    if name in registry:
+        raise ValueError(f"a {kind} called {name!r} is already registered")
+
+
+def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
+    unknown = [one for one in revisions if one not in REVISIONS]
+    if unknown or not revisions:
+        raise ValueError(f"revisions must be some of {', '.join(REVISIONS)}; got {', '.join(unknown) or 'none'}")
+    return tuple(one for one in REVISIONS if one in revisions)
+
+
+def _known_lists(names: Iterable[str]) -> frozenset[str]:
+    found = frozenset(names)
+    if not found <= set(_LISTS):
+        raise ValueError(f"expected some of {', '.join(_LISTS)}, got {', '.join(sorted(found))}")
+    return found
+
+
+def _known_keys(keyed: dict[str, Any] | None) -> dict[str, Any] | None:
+    for key in keyed or {}:
+        if not valid_key(key):
+            raise ValueError(f"{key!r} is not a valid _meta key: expected [prefix/]name")
+    return keyed
+
+
+def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
+    if isinstance(cache, Lifetime):
+        return {"": cache}
+    return {"": Lifetime()} | dict(cache or {})

@@ -1,0 +1,362 @@
+"""A user's function, compiled once: its JSON Schema, and the way a call's arguments reach its parameters.
+
+Knows nothing of tools, prompts or requests, and leaves what a type means to `schema`. Invariant: once compiled, a
+signature never looks at the function again.
+"""
+
+import difflib
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import convert
+from msgspec.structs import astuple
+
+from dovetail.errors import ToolError, clip
+from dovetail.server.schema import alternatives, is_a, read_as, read_closely, reason, schemas_of, to_json
+
+MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
+MAX_NAME: Final = 64
+MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
+MAX_TEXT: Final = 2048
+
+_EMPTY: Final = inspect.Parameter.empty
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_IMMUTABLE: Final = (str, int, float, bytes, Enum, types.NoneType)
+
+
+class BadArguments(ToolError):
+    """The arguments of a call do not fit; the text names every misfit, for a model to repair them."""
+
+
+class Signature:
+    """What a function takes, as JSON Schema and as a binder. Made by `compile_signature`."""
+
+    __slots__ = (
+        "_direct",
+        "_layout",
+        "_strict",
+        "_struct",
+        "choices",
+        "context",
+        "defaults",
+        "parameters",
+        "returns",
+        "schema",
+        "where",
+    )
+
+    def __init__(self, layout: "_Layout", *, lax: bool) -> None:
+        self.schema: dict[str, Any] = layout.schema()
+        self.parameters: tuple[str, ...] = tuple(layout.types)
+        self.defaults: dict[str, Any] = layout.defaults
+        self.context: str | None = layout.context
+        self.choices: dict[str, tuple[str, ...]] = {
+            name: found for name, kind in layout.types.items() if (found := _choices(kind))
+        }
+        self.returns: Any = layout.returns  # resolved; Any when the function does not say
+        self.where: str = layout.where  # name, file and line: how an error text about the function begins
+        self._layout = layout
+        self._struct = layout.struct()
+        self._strict = not lax
+        self._direct = layout.positional == len(layout.types) and layout.context is None and layout.further is None
+
+    def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments as the function takes them: by position, and by keyword.
+
+        Raises:
+            BadArguments: they do not fit.
+        """
+        given = arguments or {}
+        try:
+            # Naming an option costs as much as the conversion, so the common case names none.
+            struct = convert(given, self._struct) if self._strict else convert(given, self._struct, strict=False)
+        except (msgspec.ValidationError, RecursionError):
+            struct = self._second_look(given)
+        if self._direct:
+            return astuple(struct), {}
+        return self._place(astuple(struct), given, context)
+
+    def _second_look(self, given: dict[str, Any]) -> msgspec.Struct:
+        try:
+            return read_closely(self._struct, given, strict=self._strict)
+        except (msgspec.ValidationError, RecursionError):
+            raise self._refusal(given) from None
+
+    def _place(
+        self, values: tuple[Any, ...], given: dict[str, Any], context: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        layout = self._layout
+        kwargs: dict[str, Any] = {}
+        if layout.keywords:
+            kwargs.update(zip(layout.keywords, values[layout.positional :], strict=True))
+            values = values[: layout.positional]
+        if (index := layout.context_index) is not None:
+            values = (*values[:index], context, *values[index:])
+        elif layout.context is not None:
+            kwargs[layout.context] = context
+        if layout.further is not None:
+            kwargs |= self._further(given)
+        return values, kwargs
+
+    def _further(self, given: dict[str, Any]) -> dict[str, Any]:
+        names = [name for name in given if name not in self._layout.types]
+        # What the server fills in must not be replaceable from outside.
+        if not self._layout.hidden.isdisjoint(names):
+            raise self._refusal(given)
+        try:
+            return {name: read_as(self._layout.further, given[name], lax=not self._strict) for name in names}
+        except ValueError:
+            raise self._refusal(given) from None
+
+    def _refusal(self, given: dict[str, Any]) -> BadArguments:
+        """Goes field by field, because the one conversion stops at its first misfit."""
+        layout = self._layout
+        open_ended = layout.further is not None
+        missing = [name for name in layout.types if name not in layout.defaults and name not in given]
+        unknown = [name for name in given if (name in layout.hidden if open_ended else name not in layout.types)]
+        known = [name for name in given if name in layout.types or (open_ended and name not in layout.hidden)]
+        texts = ["Invalid arguments."]
+        if missing:
+            texts.append(f"Missing: {_listed(missing)}.")
+        if unknown:
+            unused = [name for name in layout.types if name not in given][:MAX_NAMES]
+            texts.append(f"Unknown: {_listed(unknown, unused)}.")
+        misfits = filter(None, (self._misfit(name, given[name]) for name in known))
+        texts += (f"{misfit}." for misfit, _ in zip(misfits, range(MAX_NAMES), strict=False))
+        return BadArguments(_cut(" ".join(texts)))
+
+    def _misfit(self, name: str, value: Any) -> str | None:
+        kind = self._layout.types.get(name, self._layout.further)
+        try:
+            read_closely(kind, value, strict=self._strict)
+        except msgspec.ValidationError as exc:
+            return reason(exc, clip(name, MAX_NAME), self.choices.get(name, ()))
+        except RecursionError:
+            return f"`{clip(name, MAX_NAME)}`: nested too deeply"
+        return None
+
+
+def compile_signature(
+    function: Callable[..., Any], *, context_type: type, lax: bool = False, skip: Collection[str] = ()
+) -> Signature:
+    """Reads a function once. In `lax` mode strings become numbers, booleans and the like.
+
+    The parameter annotated with `context_type` is filled by `bind`. Those named in `skip` are in no schema; whoever
+    calls the function passes them by keyword.
+
+    Raises:
+        TypeError: a parameter cannot be filled from JSON; the text says which, of which function, and where.
+    """
+    where = _where(function)
+    hints = _hints(function, context_type, where)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as exc:
+        raise TypeError(f"{where}: {exc}") from None
+    layout = _Layout(where, hints.get("return", Any))
+    for parameter in signature.parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if parameter.name in skip:
+            layout.leave_out(parameter)
+        elif any(is_a(kind, context_type) for kind in alternatives(annotation)):
+            layout.add_context(parameter)
+        else:
+            layout.add(parameter, annotation)
+    return Signature(layout, lax=lax)
+
+
+class _Layout:
+    """Where the value of each parameter comes from, and how it is passed."""
+
+    def __init__(self, where: str, returns: Any) -> None:
+        self.where = where
+        self.returns = returns
+        self.types: dict[str, Any] = {}
+        self.defaults: dict[str, Any] = {}
+        self.positional = 0  # how many of `types` are passed by position; the others are `keywords`
+        self.keywords: list[str] = []
+        self.context: str | None = None
+        self.context_index: int | None = None
+        self.further: Any = None  # the type of arguments no parameter names, if there may be any
+        self.hidden: set[str] = set()
+        self._by_position = True
+
+    def add(self, parameter: inspect.Parameter, annotation: Any) -> None:
+        name, default = parameter.name, parameter.default
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            raise TypeError(f"{self.where}: parameter `*{name}`: arguments have names, these cannot be filled")
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            self.further = annotation
+            return
+        self.types[name] = _described(annotation if default is not None else self._or_none(name, annotation))
+        if default is not _EMPTY:
+            self.defaults[name] = default
+        if self._passed_by_position(parameter):
+            self.positional += 1
+        else:
+            self.keywords.append(name)
+
+    def add_context(self, parameter: inspect.Parameter) -> None:
+        if self.context is not None:
+            raise TypeError(f"{self.where}: parameter `{parameter.name}`: `{self.context}` already takes the context")
+        if self._passed_by_position(parameter):
+            self.context_index = self.positional
+        self.context = parameter.name
+        self.hidden.add(parameter.name)
+
+    def leave_out(self, parameter: inspect.Parameter) -> None:
+        self._by_position = False
+        self._passed_by_position(parameter)
+        self.hidden.add(parameter.name)
+
+    def _passed_by_position(self, parameter: inspect.Parameter) -> bool:
+        self._by_position = self._by_position and parameter.kind in _BY_POSITION
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and not self._by_position:
+            raise TypeError(f"{self.where}: parameter `{parameter.name}`: positional only, it cannot be passed by name")
+        return self._by_position
+
+    def _or_none(self, name: str, annotation: Any) -> Any:
+        """Whoever may leave a parameter at None may also say so, whatever the annotation forgot."""
+        kinds = alternatives(annotation)
+        if Any in kinds or types.NoneType in kinds:
+            return annotation
+        try:
+            return annotation | None
+        except TypeError:
+            raise TypeError(f"{self.where}: parameter `{name}`: its annotation is no type") from None
+
+    def struct(self) -> type[msgspec.Struct]:
+        return msgspec.defstruct(
+            "Arguments",
+            [self._field(name, kind) for name, kind in self.types.items()],
+            kw_only=True,
+            forbid_unknown_fields=self.further is None,
+            gc=False,  # it does not outlive `bind`
+        )
+
+    def _field(self, name: str, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+        if name not in self.defaults:
+            return name, kind
+        default = self.defaults[name]
+        if isinstance(default, _IMMUTABLE):
+            return name, kind, default
+        fresh = default.copy if type(default) in (list, dict, set) else lambda: default
+        return name, kind, msgspec.field(default_factory=fresh)
+
+    def schema(self) -> dict[str, Any]:
+        kinds = {**self.types, "**": Any if self.further is None else self.further}
+        for name, kind in kinds.items():
+            self._check(name, kind)
+        schemas, shared = schemas_of(list(kinds.values()))
+        properties = dict(zip(kinds, schemas, strict=True))
+        further = properties.pop("**")
+        for name, default in self.defaults.items():
+            _show_default(properties[name], default)
+        required = [name for name in self.types if name not in self.defaults]
+        return {
+            "type": "object",
+            "properties": properties,
+            **({"required": required} if required else {}),
+            "additionalProperties": self.further is not None and (further or True),
+            **({"$defs": shared} if shared else {}),
+        }
+
+    def _check(self, name: str, kind: Any) -> None:
+        try:
+            schemas_of([kind])
+        except TypeError as exc:
+            raise TypeError(f"{self.where}: parameter `{name}`: {exc}") from None
+
+
+def _show_default(schema: dict[str, Any], default: Any) -> None:
+    try:
+        schema["default"] = to_json(default)[0]
+    except (TypeError, ValueError):
+        return  # it has no JSON form, so only the function knows it
+
+
+def _described(annotation: Any) -> Any:
+    """Text in Annotated is a description, as is a Doc; and a model has to be told what a moment looks like."""
+    notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
+    texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
+    said = [msgspec.Meta(description=text) for text in texts if isinstance(text, str)]
+    if datetime in alternatives(annotation):
+        said.append(msgspec.Meta(extra_json_schema={"format": "date-time"}))
+    for meta in said:
+        annotation = Annotated[annotation, meta]
+    return annotation
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    match [kind for kind in alternatives(annotation) if kind is not types.NoneType]:
+        case [kind] if typing.get_origin(kind) is Literal:
+            return tuple(_spelled(value) for value in typing.get_args(kind) if value is not None)
+        case [kind] if is_a(kind, Enum):
+            return tuple(_spelled(member.value) for member in kind)
+        case [kind] if kind is bool:
+            return ("true", "false")
+        case _:
+            return ()
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _underlying(function: Any) -> Any:
+    """The plain function that carries the annotations."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = typing.cast("functools.partial[Any]", function).func
+        elif isinstance(function, (staticmethod, classmethod, types.MethodType)):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif not inspect.isroutine(function) and inspect.isfunction(call := type(function).__call__):
+            function = call
+        else:
+            return function
+
+
+def _where(function: Any) -> str:
+    inner = _underlying(function)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    code = getattr(inner, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def _hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
+    inner = _underlying(function)
+    if isinstance(inner, type) or not callable(inner):
+        raise TypeError(f"{where}: not a function")
+    try:
+        try:
+            return typing.get_type_hints(inner, include_extras=True)
+        except NameError:
+            # A context imported only for the type checker is still the context.
+            names = {context_type.__name__: context_type}
+            return typing.get_type_hints(inner, localns=names, include_extras=True)
+    except NameError as exc:
+        raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
+    except (TypeError, SyntaxError, AttributeError) as exc:
+        raise TypeError(f"{where}: its annotations cannot be read: {exc}") from None
+
+
+def _listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
+    texts: list[str] = []
+    for index, name in enumerate(names[:MAX_NAMES]):
+        close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < MAX_SUGGESTIONS else ()
+        texts.append(f"`{clip(name, MAX_NAME)}`" + (f" (did you mean `{close[0]}`?)" if close else ""))
+    return ", ".join(texts) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+def _cut(text: str) -> str:
+    raw = text.encode()
+    return text if len(raw) <= MAX_TEXT else raw[: MAX_TEXT - 3].decode("utf-8", "ignore") + "…"

@@ -1,0 +1,501 @@
+"""URI templates by RFC 6570: expanded at every level, and matched backwards where that has one answer.
+
+Refuses at construction whatever could be read in two ways, and at matching whatever could climb out of the place
+it names. Invariant: a match takes time linear in the URI, because it only ever searches forward from where it is.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple, cast
+from urllib.parse import quote
+
+from dovetail.errors import clip
+
+Value = str | int | float | Sequence[str] | Mapping[str, str] | None
+
+MAX_TEMPLATE: Final = 2048
+# The longest request line nginx and Apache take by default.
+MAX_URI: Final = 8192
+
+_RESERVED: Final = ":/?#[]@!$&'()*+,;="
+_NAME: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
+_PREFIX: Final = re.compile(r"[1-9][0-9]{0,3}")
+_NOT_LITERAL: Final = re.compile(r"[\x00-\x20\x7f<>\"\\^`|\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+_TRIPLETS: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
+_SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
+_UNSAFE: Final = re.compile(r"[\\\x00]")
+_DRIVE: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
+# Private characters stand for the bytes a URI has escaped; a private character of its own counts as its bytes.
+_TO_ATOMS: Final = {byte: 0xE000 + byte for byte in range(256)}
+_FROM_ATOMS: Final = {atom: byte for byte, atom in _TO_ATOMS.items()}
+
+
+class _Operator(NamedTuple):
+    first: str
+    separator: str
+    named: bool = False
+    if_empty: str = ""
+    reserved: bool = False
+
+
+_OPERATORS: Final = {
+    "": _Operator("", ","),
+    "+": _Operator("", ",", reserved=True),
+    "#": _Operator("#", ",", reserved=True),
+    ".": _Operator(".", "."),
+    "/": _Operator("/", "/"),
+    ";": _Operator(";", ";", named=True),
+    "?": _Operator("?", "&", named=True, if_empty="="),
+    "&": _Operator("&", "&", named=True, if_empty="="),
+}
+
+
+class _Variable(NamedTuple):
+    name: str
+    explode: bool
+    prefix: int | None
+
+
+class _Expression(NamedTuple):
+    symbol: str
+    variables: tuple[_Variable, ...]
+
+    @property
+    def operator(self) -> _Operator:
+        return _OPERATORS[self.symbol]
+
+
+class _Slot(NamedTuple):
+    """Where one variable stands in the text: what it may not contain, how it splits, how each piece is read."""
+
+    name: str
+    forbidden: str
+    separator: str | None
+    read: Callable[[str], str | None]
+
+    @property
+    def spans(self) -> bool:
+        return "/" not in self.forbidden
+
+    def value(self, raw: str) -> str | list[str] | None:
+        if any(character in raw for character in self.forbidden):
+            return None
+        if self.separator is None:
+            return self.read(raw)
+        return _all_read(self.read, raw.split(self.separator))
+
+
+def expand(text: str, values: Mapping[str, Value]) -> str:
+    """Expand any RFC 6570 template, also one that could not be matched; undefined variables leave no trace.
+
+    Raises:
+        ValueError: the text is no template, or a prefix is asked of a list or a mapping.
+    """
+    return _expand(_parse(text), values)
+
+
+class Template:
+    """A template that can be matched.
+
+    Every variable outside query and fragment must be there and not be empty. Where a separator may also occur in
+    a value, values take as little as they can, from the left. No value climbs: none has a segment "." or "..", a
+    backslash, a NUL, a leading slash or a drive letter, and only those of {+…}, query and fragment have slashes.
+
+    `required` names the variables every match has, `lists` those whose value is a list. `specificity` is greater
+    for the template to try first.
+
+    Raises:
+        ValueError: the text is no template, or matching it would have more than one answer.
+    """
+
+    __slots__ = (
+        "_fragment",
+        "_left",
+        "_pairs",
+        "_parts",
+        "_query",
+        "_right",
+        "_slots",
+        "lists",
+        "required",
+        "specificity",
+        "text",
+        "variables",
+    )
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = _parse(text)
+        variables = _variables(text, self._parts)
+        main, query, fragment = _regions(text, self._parts)
+        literals, self._slots = _flatten(text, main)
+        self._left, self._right = _halves(text, literals, self._slots)
+        self._pairs = _fixed_pairs(literals)
+        self._query = frozenset(variable.name for variable in query)
+        self._fragment = None if fragment is None else _slot("#", fragment, "")
+        self.variables = tuple(variable.name for variable in variables)
+        self.required = tuple(slot.name for slot in self._slots)
+        self.lists = frozenset(variable.name for variable in variables if variable.explode)
+        spanning = sum(slot.spans for slot in self._slots)
+        self.specificity = (sum(map(len, literals)), -spanning, -len(variables))
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+    def expand(self, values: Mapping[str, Value]) -> str:
+        """The URI for these values; undefined variables leave no trace."""
+        return _expand(self._parts, values)
+
+    def match(self, uri: str) -> dict[str, str | list[str]] | None:
+        """The values that make this URI, percent-decoded once, or None."""
+        if len(uri) > MAX_URI:
+            return None
+        try:
+            text = _atoms(uri)
+        except UnicodeEncodeError:
+            return None
+        text, fragment = self._split_fragment(text)
+        text, pairs = self._split_query(text)
+        gaps = self._find_gaps(text)
+        if gaps is None:
+            return None
+        found = {slot.name: slot.value(text[start:end]) for slot, (start, end) in zip(self._slots, gaps, strict=True)}
+        found |= self._read_query(pairs)
+        if self._fragment is not None and fragment is not None:
+            found[self._fragment.name] = self._fragment.value(fragment)
+        return None if None in found.values() else cast("dict[str, str | list[str]]", found)
+
+    def _split_fragment(self, text: str) -> tuple[str, str | None]:
+        if self._fragment is None:
+            return text, None
+        text, mark, fragment = text.partition("#")
+        return text, fragment if mark else None
+
+    def _split_query(self, text: str) -> tuple[str, list[str]]:
+        path, mark, query = text.partition("?")
+        if not self._query or not mark:
+            return text, []
+        pairs = query.split("&")
+        fixed = f"?{'&'.join(pairs[: self._pairs])}" if self._pairs else ""
+        return path + fixed, pairs[self._pairs :]
+
+    def _read_query(self, pairs: list[str]) -> dict[str, str | list[str] | None]:
+        given: dict[str, list[str]] = {}
+        for pair in pairs:
+            name, _, raw = pair.partition("=")
+            given.setdefault(name, []).append(raw)
+        return {name: self._read_parameter(name, raws) for name, raws in given.items()}
+
+    def _read_parameter(self, name: str, raws: list[str]) -> str | list[str] | None:
+        # An unknown name or a single value given twice is refused: two readers could take two meanings.
+        if name not in self._query or (len(raws) > 1 and name not in self.lists):
+            return None
+        values = _all_read(_read_parameter, raws)
+        return values if values is None or name in self.lists else values[0]
+
+    def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
+        """Where each slot's text starts and ends."""
+        folded = _fold(text)
+        if not self._slots:
+            return [] if folded == self._left[0] else None
+        # No literal after a part with slashes can stand in the host, so there the case counts.
+        spanned = self._slots[len(self._left) - 1].spans
+        left = _find_literals(self._left, folded)
+        right = _find_literals(self._right, (text if spanned else folded)[::-1])
+        if left is None or right is None or left[-1][1] + right[-1][1] >= len(text):
+            return None
+        ends = left + [(len(text) - end, len(text) - start) for start, end in reversed(right)]
+        return [(before, after) for (_, before), (after, _) in pairwise(ends)]
+
+
+def _find_literals(literals: Sequence[str], text: str) -> list[tuple[int, int]] | None:
+    """Each literal at its first place after the one before, with at least one character between them.
+
+    Taking the first place loses nothing: the characters passed over later belong to a gap that may hold them,
+    or else the literal has only one place. So there is nothing to go back to.
+    """
+    if not text.startswith(literals[0]):
+        return None
+    places = [(0, len(literals[0]))]
+    for literal in literals[1:]:
+        start = text.find(literal, places[-1][1] + 1)
+        if start < 0:
+            return None
+        places.append((start, start + len(literal)))
+    return places
+
+
+def _fault(text: str, reason: str) -> ValueError:
+    return ValueError(f"URI template '{clip(text)}': {reason}")
+
+
+def _parse(text: str) -> list[str | _Expression]:
+    if len(text) > MAX_TEMPLATE:
+        raise _fault(text, f"longer than {MAX_TEMPLATE} characters")
+    parts: list[str | _Expression] = []
+    for index, piece in enumerate(text.split("{")):
+        body, closed, literal = piece.partition("}") if index else ("", "", piece)
+        if index and not closed:
+            raise _fault(text, "a '{' is never closed")
+        if "}" in literal:
+            raise _fault(text, "a '}' closes nothing")
+        if index:
+            parts.append(_parse_expression(text, body))
+        if literal:
+            parts.append(_parse_literal(text, literal))
+    return parts
+
+
+def _parse_literal(text: str, literal: str) -> str:
+    if found := _NOT_LITERAL.search(literal):
+        raise _fault(text, f"{found[0]!a} must be percent-encoded")
+    return _to_ascii(literal)
+
+
+def _parse_expression(text: str, body: str) -> _Expression:
+    if body[:1] in tuple("=,!@|"):
+        raise _fault(text, f"the operator '{body[0]}' is reserved")
+    symbol = body[:1] if body[:1] in _OPERATORS else ""
+    names = body[len(symbol) :].split(",")
+    return _Expression(symbol, tuple(_parse_variable(text, name) for name in names))
+
+
+def _parse_variable(text: str, specification: str) -> _Variable:
+    name, colon, length = specification.removesuffix("*").partition(":")
+    if not _NAME.fullmatch(name):
+        raise _fault(text, f"'{clip(name, 64)}' is not a variable name")
+    explode = specification.endswith("*")
+    if colon and (explode or not _PREFIX.fullmatch(length)):
+        raise _fault(text, f"the prefix of '{clip(name, 64)}' is not a number from 1 to 9999")
+    return _Variable(name, explode, int(length) if colon else None)
+
+
+def _variables(text: str, parts: Sequence[str | _Expression]) -> list[_Variable]:
+    """All variables, each of which must be readable back and stand only once."""
+    found: dict[str, _Variable] = {}
+    for part in parts:
+        for variable in part.variables if isinstance(part, _Expression) else ():
+            if variable.name in found:
+                raise _fault(text, f"the variable '{variable.name}' stands twice")
+            if "%" in variable.name:
+                raise _fault(text, f"the escaped name '{variable.name}' cannot name a parameter")
+            if variable.prefix is not None:
+                raise _fault(text, f"a prefix of '{variable.name}' cannot be matched, the rest is lost")
+            found[variable.name] = variable
+    return list(found.values())
+
+
+def _regions(
+    text: str, parts: Sequence[str | _Expression]
+) -> tuple[list[str | _Expression], list[_Variable], _Variable | None]:
+    """The parts before the query expressions, the variables in these, and the variable of the fragment."""
+    main: list[str | _Expression] = []
+    query: list[_Variable] = []
+    fragment: _Variable | None = None
+    for part in parts:
+        symbol = part.symbol if isinstance(part, _Expression) else ""
+        if fragment is not None:
+            raise _fault(text, "nothing may follow the fragment")
+        if isinstance(part, _Expression) and symbol == "#":
+            fragment = _only(text, part)
+        elif isinstance(part, _Expression) and symbol in ("?", "&"):
+            if (symbol == "?") == (bool(query) or _contains(main, "?")):
+                raise _fault(text, "{?…} begins a query and {&…} continues one")
+            query.extend(part.variables)
+        elif query:
+            raise _fault(text, "only {&…} and {#…} may follow a query expression")
+        else:
+            main.append(part)
+    if fragment is not None and _contains(main, "#"):
+        raise _fault(text, "the fragment begins twice")
+    return main, query, fragment
+
+
+def _contains(parts: Sequence[str | _Expression], character: str) -> bool:
+    return any(isinstance(part, str) and character in part for part in parts)
+
+
+def _only(text: str, expression: _Expression) -> _Variable:
+    variable, *others = expression.variables
+    if others:
+        raise _fault(text, f"'{variable.name}' and '{others[0].name}' may contain a comma and cannot be told apart")
+    return variable
+
+
+def _flatten(text: str, parts: Sequence[str | _Expression]) -> tuple[list[str], list[_Slot]]:
+    """Literals and slots in turn, a literal at both ends; what an operator writes by itself is literal too."""
+    literals, slots = [""], list[_Slot]()
+    forbidden = "/?#"
+    for part in parts:
+        if isinstance(part, str):
+            literals[-1] += part
+            continue
+        operator = part.operator
+        if operator.reserved:
+            _only(text, part)
+        for index, variable in enumerate(part.variables):
+            literals[-1] += operator.separator if index else operator.first
+            literals[-1] += f"{variable.name}=" if operator.named else ""
+            if slots and not literals[-1]:
+                raise _fault(text, f"'{slots[-1].name}' and '{variable.name}' touch and cannot be told apart")
+            if "?" in literals[-1]:
+                forbidden = "/?#&"
+            slots.append(_slot(part.symbol, variable, forbidden))
+            literals.append("")
+    return [_atoms(literal) for literal in literals], slots
+
+
+def _slot(symbol: str, variable: _Variable, forbidden: str) -> _Slot:
+    operator = _OPERATORS[symbol]
+    separator = operator.separator + (f"{variable.name}=" if operator.named else "") if variable.explode else None
+    if operator.reserved:
+        return _Slot(variable.name, "", separator, _read_path)
+    if separator == "/":
+        forbidden = forbidden.replace("/", "")
+    return _Slot(variable.name, forbidden, separator, _read_name)
+
+
+def _halves(text: str, literals: Sequence[str], slots: Sequence[_Slot]) -> tuple[list[str], list[str]]:
+    """The literals up to the slot that takes what is left, and those after it as seen in a mirror."""
+    spanning = [index for index, slot in enumerate(slots) if slot.spans]
+    if len(spanning) > 1:
+        names = " and ".join(f"'{slots[index].name}'" for index in spanning[:2])
+        raise _fault(text, f"{names} may both contain '/' and cannot be told apart")
+    middle = spanning[0] if spanning else max(len(slots) - 1, 0)
+    _check_lists(text, literals, slots, middle)
+    folded = _fold_literals(literals, slots)
+    return folded[: middle + 1], [literal[::-1] for literal in folded[:middle:-1]]
+
+
+def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], middle: int) -> None:
+    """A list that takes as little as it can must not border on what separates its own members."""
+    for index, slot in enumerate(slots):
+        if slot.separator is None or index == middle:
+            continue
+        on_left = index < middle and literals[index + 1].startswith(slot.separator)
+        on_right = index > middle and literals[index].endswith(slot.separator)
+        if on_left or on_right:
+            raise _fault(text, f"where the list '{slot.name}' ends cannot be told")
+
+
+def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
+    marks = ["/" if slot.spans else "x" for slot in slots]
+    folded = _fold("".join(literal + mark for literal, mark in zip(literals, [*marks, ""], strict=True)))
+    ends = list(accumulate(len(literal) + 1 for literal in literals))
+    return [folded[end - 1 - len(literal) : end - 1] for literal, end in zip(literals, ends, strict=True)]
+
+
+def _fold(uri: str) -> str:
+    """Scheme and host in lower case, because their case means nothing; all else as it is."""
+    site = _SITE.match(uri)
+    if site is None:
+        return uri
+    scheme, (host, end) = site.end(1), site.span(3)
+    if host < 0:
+        return uri[:scheme].lower() + uri[scheme:]
+    return uri[:scheme].lower() + uri[scheme:host] + uri[host:end].lower() + uri[end:]
+
+
+def _fixed_pairs(literals: Sequence[str]) -> int:
+    """How many pairs of a query are part of the template's own text, before {&…} continues it."""
+    _, mark, query = "".join(literals).partition("?")
+    return query.count("&") + 1 if mark else 0
+
+
+def _all_read(read: Callable[[str], str | None], raws: Sequence[str]) -> list[str] | None:
+    values = [read(raw) for raw in raws]
+    return None if None in values else cast("list[str]", values)
+
+
+def _read_name(raw: str) -> str | None:
+    value = _read_path(raw)
+    return None if not value or "/" in value else value
+
+
+def _read_path(raw: str) -> str | None:
+    value = _decode(raw)
+    if value is None or _UNSAFE.search(value) or value.startswith("/") or _DRIVE.match(value):
+        return None
+    return None if any(segment in (".", "..") for segment in value.split("/")) else value
+
+
+def _read_parameter(raw: str) -> str | None:
+    return None if "#" in raw else _read_path(raw)
+
+
+def _to_ascii(text: str) -> str:
+    return _NOT_ASCII.sub(lambda found: quote(found[0], safe=""), text)
+
+
+def _atoms(text: str) -> str:
+    """Each escaped byte as one character, so that no search or cut can fall inside an escape."""
+    if text.isascii() and "%" not in text:
+        return text
+    text = _NOT_ASCII.sub(lambda found: _as_atoms(found[0].encode()), text)
+    return _TRIPLETS.sub(lambda found: _as_atoms(bytes.fromhex(found[0].replace("%", ""))), text)
+
+
+def _as_atoms(raw: bytes) -> str:
+    return raw.decode("latin-1").translate(_TO_ATOMS)
+
+
+def _decode(atoms: str) -> str | None:
+    """The text once decoded; twice is how disguised traversal gets through. A '%' left over escapes nothing."""
+    if "%" in atoms:
+        return None
+    try:
+        return atoms if atoms.isascii() else atoms.translate(_FROM_ATOMS).encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _expand(parts: Sequence[str | _Expression], values: Mapping[str, Value]) -> str:
+    return "".join(part if isinstance(part, str) else _expand_expression(part, values) for part in parts)
+
+
+def _expand_expression(expression: _Expression, values: Mapping[str, Value]) -> str:
+    operator = expression.operator
+    pieces: list[str] = []
+    for variable in expression.variables:
+        value = values.get(variable.name)
+        # The RFC counts an empty list or mapping as undefined, an empty text not.
+        if value is not None and (value or isinstance(value, str | int | float)):
+            pieces.append(_expand_variable(operator, variable, value))
+    return operator.first + operator.separator.join(pieces) if pieces else ""
+
+
+def _expand_variable(operator: _Operator, variable: _Variable, value: Value) -> str:
+    encode = _encode_reserved if operator.reserved else _encode
+    if isinstance(value, str) or not isinstance(value, Sequence | Mapping):
+        return _named(operator, variable.name, encode(str(value)[: variable.prefix]))
+    if variable.prefix is not None:
+        raise ValueError(f"'{variable.name}' is a list or a mapping and has no prefix")
+    if isinstance(value, Mapping):
+        pairs = [(encode(name), encode(item)) for name, item in value.items()]
+        if variable.explode:
+            return operator.separator.join(_paired(operator, name, item) for name, item in pairs)
+        items = [text for pair in pairs for text in pair]
+    else:
+        items = [encode(item) for item in value]
+        if variable.explode:
+            return operator.separator.join(_named(operator, variable.name, item) for item in items)
+    return _named(operator, variable.name, ",".join(items))
+
+
+def _named(operator: _Operator, name: str, text: str) -> str:
+    return _paired(operator, name, text) if operator.named else text
+
+
+def _paired(operator: _Operator, name: str, text: str) -> str:
+    return f"{name}={text}" if text or not operator.named else name + operator.if_empty
+
+
+def _encode(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _encode_reserved(text: str) -> str:
+    pieces = _TRIPLETS.split(text)
+    return "".join(piece if index % 2 else quote(piece, safe=_RESERVED) for index, piece in enumerate(pieces))

@@ -1,0 +1,337 @@
+"""The HTTP endpoint as a plain ASGI application: every POST is an exchange, both eras on one path.
+
+Screens each request (host, origin, type, size), chooses the era, runs the exchange in the request's own task and
+sends the answer. Handshake sessions are `sessions`' business, the 2024 transport is `sse_2024`'s.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from dovetail.errors import Busy, InternalError, InvalidRequest, ParseError, ProtocolError
+from dovetail.protocol import modern
+from dovetail.protocol.exchange import Exchange, Service, check_meta
+from dovetail.protocol.http import JSON, LOOPBACK, STATUS, Gate, Refusal, accepted, collect, media_type
+from dovetail.transports.reply import Headers, Reply, Responses, Send, send_body, send_json
+from dovetail.transports.sessions import Post, Sessions
+from dovetail.transports.sse_2024 import OldTransport
+from dovetail.transports.suspending import Suspending
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import decode
+from dovetail.wire.revisions import STATELESS
+
+log = logging.getLogger("dovetail")
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]
+
+_STATELESS = frozenset(one.encode() for one in STATELESS)
+_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
+_ALLOWED = (
+    b"content-type, accept, authorization, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name"
+)
+
+
+class Endpoint:
+    """One server behind one path."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "/mcp",
+        public_url: str | None = None,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        cors: Collection[str] = (),
+        responses: Responses = "auto",
+        sessions: bool = True,
+        health: bool = False,
+        old_sse: bool = True,
+        authenticate: Authenticate | None = None,
+        on_start: Callable[[], Awaitable[None]] | None = None,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._path = "/" + path.strip("/")
+        self._gate = Gate(allowed_hosts, (*allowed_origins, *cors), public_url)
+        self._cors = frozenset(one.lower().rstrip("/") for one in cors)
+        self._responses: Responses = responses
+        self._health = health
+        self._authenticate = authenticate
+        self._on_start = on_start
+        self._on_stop = on_stop
+        self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
+        self._sessions = Sessions(service, stateful=sessions)
+        self._old = OldTransport(service, self._path) if old_sse and sessions else None
+        self.ready = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._not_http(scope, receive, send)
+            return
+        cors: Headers = []
+        try:
+            headers = collect(scope["headers"])
+            if self._cors:
+                cors = self._cors_headers(headers)
+            path = self._relative(scope)
+            if self._health and path in ("/live", "/ready"):
+                await self._tell_health(path, send)
+                return
+            server = scope.get("server")
+            self._gate.check(headers, server[0] if server else None)
+            await self._route(path, scope, headers, receive, send, cors)
+        except Refusal as refusal:
+            body = jsonrpc.failure(None, InvalidRequest.code, refusal.message)
+            await send_json(send, refusal.status, body, refusal.headers + cors)
+
+    async def _route(
+        self, path: str, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send, cors: Headers
+    ) -> None:
+        method = scope["method"]
+        if path == self._path:
+            if method == "OPTIONS" and cors:
+                await send_body(send, 204, cors + _preflight(headers), b"")
+                return
+            principal = None if self._authenticate is None else await self._authenticate(headers)
+            if method == "POST":
+                await self._post(scope, headers, principal, receive, send, cors)
+            elif method == "GET" and self._sessions.stateful:
+                await self._sessions.get(headers, principal, _address(scope), receive, send, cors)
+            elif method == "DELETE" and self._sessions.stateful:
+                await self._sessions.delete(headers, principal, send, cors)
+            else:
+                raise Refusal(405, f"{method} is not served here", [(b"allow", b"POST, GET, DELETE")])
+        elif self._old is not None and self._old.serves(path):
+            if method == "OPTIONS" and cors:
+                await send_body(send, 204, cors + _preflight(headers), b"")
+                return
+            principal = None if self._authenticate is None else await self._authenticate(headers)
+            body = await self._old_body(scope, headers, receive)
+            await self._old.serve(path, scope, headers, principal, body, receive, send, cors)
+        else:
+            raise Refusal(404, f"Nothing is here; the server is at {self._path}")
+
+    # POST
+
+    async def _post(
+        self,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        principal: str | None,
+        receive: Receive,
+        send: Send,
+        cors: Headers,
+    ) -> None:
+        mode = self._mode(headers)
+        body = await self._body(headers, receive)
+        try:
+            message = decode(body)
+        except ParseError as exc:
+            await send_json(send, 400, jsonrpc.refusal(None, exc), cors)
+            return
+        reply = Reply(send, mode, cors, self._limits.keep_alive)
+        if headers.get(modern.VERSION_HEADER) in _STATELESS or (type(message) is dict and modern.speaks(message)):
+            await self._stateless(message, headers, principal, reply, receive, len(body))
+        else:
+            post = Post(message, headers, principal, _address(scope), send, mode, cors, len(body))
+            await self._sessions.post(post)
+
+    async def _stateless(
+        self,
+        message: Any,
+        headers: dict[bytes, bytes],
+        principal: str | None,
+        reply: Reply,
+        receive: Receive,
+        size: int,
+    ) -> None:
+        try:
+            kind = jsonrpc.kind(message)
+            if kind == "notice":
+                await reply.accept()
+                return
+            if kind != "request":
+                raise InvalidRequest("Invalid request: answers travel in inputResponses, not as responses")
+            exchange = self._modern.admit(message, headers, principal)
+            if size > self._limits.meta:
+                check_meta(exchange, self._limits.meta)
+        except ProtocolError as exc:
+            await self._refuse(reply, jsonrpc.readable_id(message), exc)
+            return
+        exchange.emit = reply.emit
+        watch = _Watch(exchange, receive)
+        try:
+            result = await Suspending(self._service.handle(exchange), watch.start)
+            answer = self._modern.seal(exchange, result)
+        except ProtocolError as exc:
+            await self._refuse(reply, exchange.id, exc)
+        except asyncio.CancelledError:
+            reply.abandon()
+            if exchange.verdict != "gone":
+                raise
+            exchange.task.uncancel()
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            await self._refuse(reply, exchange.id, InternalError("The result could not be encoded"))
+        else:
+            await reply.finish(answer)
+        finally:
+            watch.stop()
+
+    async def _refuse(self, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> None:
+        extra: Headers = [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
+        await reply.finish(self._modern.refuse(id, exc), STATUS.get(exc.code, 200), extra)
+
+    def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
+        """How the answer may look: what the server is set to, narrowed by what the client takes."""
+        if media_type(headers.get(b"content-type")) != JSON:
+            raise Refusal(415, "Content-Type must be application/json")
+        plain, stream = accepted(headers.get(b"accept"))
+        if plain and stream:
+            return self._responses
+        if not plain and not stream:
+            raise Refusal(406, "Accept must take application/json and text/event-stream")
+        return "json" if plain else "sse"
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        limit = self._limits.body
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
+            raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
+        message = await receive()
+        if not message.get("more_body"):
+            body = message.get("body", b"")
+        else:
+            body = await self._rest(message["body"], receive)
+        if len(body) > limit:
+            raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
+        return body
+
+    async def _rest(self, first: bytes, receive: Receive) -> bytes:
+        """A body that comes in pieces, within the time it may take."""
+        pieces, size, more = [first], len(first), True
+        try:
+            async with asyncio.timeout(self._limits.body_time):
+                while more and size <= self._limits.body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "The connection closed before the body was complete")
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise Refusal(
+                408, f"The body took longer than {self._limits.body_time:g} s", [(b"connection", b"close")]
+            ) from None
+        return b"".join(pieces)
+
+    async def _old_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        if scope["method"] != "POST":
+            return b""
+        if media_type(headers.get(b"content-type")) != JSON:
+            raise Refusal(415, "Content-Type must be application/json")
+        return await self._body(headers, receive)
+
+    # Around it
+
+    def _relative(self, scope: Scope) -> str:
+        path: str = scope["path"]
+        root: str = scope.get("root_path") or ""
+        if root and path.startswith(root):
+            path = path[len(root) :]
+        return "/" + path.strip("/")
+
+    def _cors_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
+        origin = headers.get(b"origin")
+        if origin is None:
+            return []
+        name = origin.decode("latin-1").lower()
+        if name not in self._cors and "*" not in self._cors:
+            return []
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+            (b"vary", b"origin"),
+        ]
+
+    async def _tell_health(self, path: str, send: Send) -> None:
+        good = path == "/live" or (self.ready and not getattr(self._service, "closing", False))
+        await send_body(send, 200 if good else 503, [(b"content-type", b"text/plain")], b"ok" if good else b"no")
+
+    async def _not_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "lifespan":
+            return
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    if self._on_start is not None:
+                        await self._on_start()
+                except Exception as exc:
+                    await send({"type": "lifespan.startup.failed", "message": str(exc)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def close(self) -> None:
+        """Stop taking work, end what is open."""
+        self.ready = False
+        if self._on_stop is not None:
+            await self._on_stop()
+        await self._sessions.close()
+        if self._old is not None:
+            await self._old.close()
+
+
+class _Watch:
+    """Looks whether the client is still there, once the work has begun to wait. spec: cancellation"""
+
+    __slots__ = ("_exchange", "_receive", "_task")
+
+    def __init__(self, exchange: Exchange, receive: Receive) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._look())
+        if self._exchange.task is None:
+            self._exchange.task = asyncio.current_task()
+
+    async def _look(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._exchange.end("gone")
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _address(scope: Scope) -> str | None:
+    """The client's address, where it says anything: on loopback everyone looks the same."""
+    client = scope.get("client")
+    return None if client is None or client[0] in LOOPBACK else client[0]
+
+
+def _preflight(headers: Mapping[bytes, bytes]) -> Headers:
+    asked = headers.get(b"access-control-request-headers", b"").lower()
+    params = [name for one in asked.split(b",") if (name := one.strip()).startswith(b"mcp-param-")]
+    return [
+        (b"access-control-allow-methods", b"POST, GET, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", b", ".join([_ALLOWED, *params])),
+        (b"access-control-max-age", b"600"),
+    ]

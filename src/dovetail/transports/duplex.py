@@ -1,0 +1,295 @@
+"""Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
+
+Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
+needs. Requests run side by side, one task each, answered as they finish; every message that comes in is answered or
+understood to need no answer, never dropped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, ParseError, PeerError, ProtocolError
+from dovetail.protocol import downgrade, legacy, modern
+from dovetail.protocol.exchange import Exchange, Service, check_meta
+from dovetail.protocol.peer import Peer
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import decode
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.revisions import DRAFT
+
+log = logging.getLogger("dovetail")
+
+Write = Callable[[bytes], None]
+Drain = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Duplex:
+    """One connection, from its first message to its last."""
+
+    def __init__(
+        self,
+        service: Service,
+        write: Write,
+        *,
+        drain: Drain | None = None,
+        principal: str | None = None,
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._write = write
+        self._drain = drain
+        self._principal = principal
+        self._on_shutdown = on_shutdown
+        self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
+        self._session: legacy.Session | None = None
+        self._peer: Peer[asyncio.Future[Any]] = Peer()
+        self._running: dict[Id, tuple[Exchange, Write]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._stop_listening: Callable[[], None] | None = None
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """How many requests are being worked on."""
+        return len(self._running)
+
+    def receive(self, data: bytes) -> None:
+        """Take one message, as bytes."""
+        try:
+            message = decode(data)
+        except ParseError as exc:
+            self._write(jsonrpc.refusal(None, exc))
+            return
+        if type(message) is list:
+            self._batch(message)
+        else:
+            self._take(message, self._write, len(data))
+
+    def refuse(self, exc: ProtocolError) -> None:
+        """Answer something that never became a message."""
+        self._write(jsonrpc.refusal(None, exc))
+
+    async def close(self, grace: float = 0.0) -> None:
+        """The other side is gone: wait a little for what runs, then stop it."""
+        self._closed = True
+        if self._stop_listening is not None:
+            self._stop_listening()
+        for waiting in self._peer.drain():
+            if not waiting.done():
+                waiting.set_exception(Disconnected("The client closed the connection"))
+        tasks = [exchange.task for exchange, _ in self._running.values()]
+        if tasks and grace:
+            await asyncio.wait(tasks, timeout=grace)
+        for exchange, _ in tuple(self._running.values()):
+            exchange.end("gone")
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+    # One message
+
+    def _take(self, message: Any, reply: Write, size: int) -> bool:
+        """Act on a message; whether a reply will follow later."""
+        try:
+            kind = jsonrpc.kind(message)
+            if kind == "request":
+                return self._request(message, reply, size)
+            if kind == "notice":
+                self._notice(message)
+            else:
+                self._response(message)
+        except ProtocolError as exc:
+            reply(self._refusal(jsonrpc.readable_id(message), exc))
+        return False
+
+    def _request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
+        if modern.speaks(message):
+            exchange = self._modern.admit(message, None, self._principal)
+        elif message["method"] == legacy.INITIALIZE and self._session is None:
+            self._initialize(message, reply)
+            return False
+        else:
+            exchange = self._admit_handshake(message)
+            assert self._session is not None
+            own = self._session.own(exchange, self._service)
+            if own is not None:
+                reply(legacy.seal(exchange, own, self._limits.result))
+                if exchange.method == "shutdown" and self._on_shutdown is not None:
+                    self._on_shutdown()
+                return False
+        if size > self._limits.meta:
+            check_meta(exchange, self._limits.meta)
+        self._begin(exchange, reply)
+        return True
+
+    def _initialize(self, message: dict[str, Any], reply: Write) -> None:
+        self._session, response = legacy.open_session(message, self._service, self._principal)
+        reply(response)
+
+    def _admit_handshake(self, message: dict[str, Any]) -> Exchange:
+        if self._session is None:
+            if message["method"] == "ping":
+                return legacy.assumed(None).admit(message)
+            raise InvalidRequest(
+                "Invalid request: open the session with initialize first, or send protocolVersion in _meta"
+            )
+        exchange = self._session.admit(message)
+        exchange.ask = lambda method, params: self._ask(method, params)
+        return exchange
+
+    def _begin(self, exchange: Exchange, reply: Write) -> None:
+        if exchange.id in self._running:
+            code = downgrade.DRAFT_DUPLICATE_ID if self._is_draft(exchange) else InvalidRequest.code
+            reply(jsonrpc.failure(exchange.id, code, "Invalid request: this id is in use by a request in flight"))
+            self._settled(reply)
+            return
+        if len(self._running) >= self._limits.calls_per_connection:
+            raise Busy(f"More than {self._limits.calls_per_connection} requests are in flight on this connection")
+        exchange.emit = self._emit
+        self._running[exchange.id] = (exchange, reply)
+        exchange.task = self._loop.create_task(self._serve(exchange, reply))
+
+    async def _serve(self, exchange: Exchange, reply: Write) -> None:
+        answer = await self._answer(exchange)
+        entry = self._running.get(exchange.id)
+        if entry is None or entry[0] is not exchange:
+            return  # cancelled meanwhile: whoever did it has settled it
+        del self._running[exchange.id]
+        if answer is not None and not self._closed:
+            reply(answer)
+        self._settled(reply)
+
+    async def _answer(self, exchange: Exchange) -> bytes | None:
+        try:
+            return self._seal(exchange, await self._service.handle(exchange))
+        except ProtocolError as exc:
+            return self._refuse(exchange, exc)
+        except asyncio.CancelledError:
+            return None
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            return self._refuse(exchange, InternalError("The result could not be encoded"))
+
+    def _seal(self, exchange: Exchange, result: Any) -> bytes:
+        if exchange.caller.stateless:
+            return self._modern.seal(exchange, result)
+        return legacy.seal(exchange, result, self._limits.result)
+
+    def _refuse(self, exchange: Exchange, exc: ProtocolError) -> bytes:
+        if exchange.caller.stateless:
+            return self._modern.refuse(exchange.id, exc)
+        return legacy.refuse(exchange.caller.revision, exchange.id, exc)
+
+    def _refusal(self, id: Id | None, exc: ProtocolError) -> bytes:
+        if self._session is None:
+            return jsonrpc.refusal(id, exc)
+        return legacy.refuse(self._session.caller.revision, id, exc)
+
+    def _is_draft(self, exchange: Exchange) -> bool:
+        return exchange.caller.revision == DRAFT
+
+    async def _emit(self, data: bytes) -> None:
+        self._write(data)
+        if self._drain is not None:
+            await self._drain()
+
+    # Notices and responses
+
+    def _notice(self, message: dict[str, Any]) -> None:
+        match message["method"]:
+            case "notifications/cancelled":
+                params: Any = message.get("params") or {}
+                self._cancel(params.get("requestId"))
+            case "notifications/initialized":
+                if self._session is not None and not self._session.ready:
+                    self._session.ready = True
+                    self._stop_listening = self._service.listen(self)
+            case _:
+                pass  # unknown notices are to be ignored
+
+    def _cancel(self, id: Any) -> None:
+        """Stop a request; it gets no answer, except in the draft dialect. spec: cancellation#behavior-requirements"""
+        entry = self._running.pop(id, None) if type(id) in (int, str) else None
+        if entry is None:
+            return
+        exchange, reply = entry
+        exchange.end("cancelled")
+        if self._is_draft(exchange):
+            reply(jsonrpc.failure(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled"))
+        self._settled(reply)
+
+    def _response(self, message: dict[str, Any]) -> None:
+        found = self._peer.answered(message)
+        if found is None:
+            return
+        waiting, answer = found
+        if waiting.done():
+            return
+        if isinstance(answer, PeerError):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        if self._closed:
+            raise Disconnected("The client closed the connection")
+        waiting: asyncio.Future[Any] = self._loop.create_future()
+        id, data = self._peer.ask(waiting, method, params)
+        await self._emit(data)
+        try:
+            return await waiting
+        finally:
+            if self._peer.forget(id) and not self._closed:
+                self._write(jsonrpc.notice("notifications/cancelled", {"requestId": id}))
+
+    # Changes: a handshake session hears of them on the connection itself
+
+    def wants(self, method: str, uri: str | None) -> bool:
+        """Whether a change is for this connection."""
+        return self._session is not None and self._session.wants(method, uri)
+
+    def deliver(self, method: str, uri: str | None) -> None:
+        """Tell the client of a change."""
+        if not self._closed:
+            self._write(jsonrpc.notice(method, None if uri is None else {"uri": uri}))
+
+    # Batches
+
+    def _batch(self, messages: list[Any]) -> None:
+        """Several messages at once. spec: handshake/basic#batching"""
+        if self._session is None or not self._session.batches or not messages:
+            self._write(self._refusal(None, InvalidRequest("Invalid request: batches are not part of this revision")))
+            return
+        if len(messages) > self._limits.calls_per_connection:
+            self._write(self._refusal(None, InvalidRequest("Invalid request: too many messages in one batch")))
+            return
+        batch = _Batch(self._write)
+        for message in messages:
+            batch.open += 1
+            if not self._take(message, batch, 0):
+                batch.settle()
+        batch.settle()
+
+    def _settled(self, reply: Write) -> None:
+        """A request ended without a reply: a batch must not wait for it."""
+        if isinstance(reply, _Batch):
+            reply.settle()
+
+
+class _Batch:
+    """Collects the replies to one batch and sends them as one array when the last is there."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._replies: list[bytes] = []
+        self.open = 1
+
+    def __call__(self, data: bytes) -> None:
+        self._replies.append(data)
+
+    def settle(self) -> None:
+        self.open -= 1
+        if self.open == 0 and self._replies:
+            self._write(b"[" + b",".join(self._replies) + b"]")

@@ -1,0 +1,175 @@
+"""Newline-delimited messages over a byte stream: standard streams, Unix and TCP sockets.
+
+Framing only: bytes become whole lines for a Duplex, and what it writes is gathered so that all answers of one turn of
+the loop leave in one write. Time is linear in the bytes, however they are cut. spec: stdio
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from dovetail.errors import InvalidRequest
+from dovetail.protocol.exchange import Service
+from dovetail.transports.duplex import Duplex
+
+
+class Framer:
+    """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
+
+    __slots__ = ("_held", "_size", "_skipping", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines completed by these bytes; None stands for one that was too long."""
+        *ended, rest = data.split(b"\n")
+        lines: list[bytes | None] = []
+        for piece in ended:
+            if self._skipping:
+                self._skipping = False
+            elif self._size + len(piece) > self.limit:
+                self._drop(lines)
+            elif self._held:
+                self._held.append(piece)
+                lines.append(b"".join(self._held))
+                self._drop(None)
+            elif piece and piece != b"\r":
+                lines.append(piece)
+        if rest and not self._skipping:
+            self._held.append(rest)
+            self._size += len(rest)
+            if self._size > self.limit:
+                self._drop(lines)
+                self._skipping = True
+        return lines
+
+    def _drop(self, lines: list[bytes | None] | None) -> None:
+        self._held.clear()
+        self._size = 0
+        if lines is not None:
+            lines.append(None)
+
+
+class Channel(Protocol):
+    """The writing half of an asyncio transport."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class Lines(asyncio.Protocol):
+    """One connection of newline-delimited messages, as a protocol for asyncio's transports."""
+
+    def __init__(self, service: Service, *, principal: str | None = None) -> None:
+        self._service = service
+        self._framer = Framer(service.limits.line)
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reader: Any = None
+        self._writer: Any = None
+        self._stall: asyncio.TimerHandle | None = None
+        self.duplex = Duplex(
+            service, self.write, drain=self._drain, principal=principal, on_shutdown=self._after_shutdown
+        )
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: Any) -> None:
+        """The connection is there, at least the half that is read."""
+        self._reader = transport
+        if self._writer is None and hasattr(transport, "write"):
+            self._writer = transport
+
+    def writes_to(self, channel: Channel) -> None:
+        """Where answers go, if not back on the transport that is read."""
+        self._writer = channel
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came in."""
+        for line in self._framer.feed(data):
+            if line is None:
+                self.duplex.refuse(InvalidRequest(f"Invalid request: longer than {self._framer.limit} bytes"))
+            else:
+                self.duplex.receive(line)
+
+    def eof_received(self) -> bool:
+        """The peer says no more: answer what is running, then go."""
+        self.end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer is gone."""
+        self._writable.set()
+        if self._stall is not None:
+            self._stall.cancel()
+        self.end()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: stop taking more work from it, and drop it if it never reads again."""
+        self._writable.clear()
+        if self._reader is not None:
+            self._reader.pause_reading()
+        self._stall = self._loop.call_later(self._service.limits.write_stall, self._abort)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writable.set()
+        if self._stall is not None:
+            self._stall.cancel()
+        if self._reader is not None and not self._reader.is_closing():
+            self._reader.resume_reading()
+
+    # Writing
+
+    def write(self, data: bytes) -> None:
+        """Queue one message; all of one turn go out together."""
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(data)
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        if self._out and self._writer is not None:
+            data = b"\n".join(self._out) + b"\n"
+            self._out.clear()
+            self._writer.write(data)
+
+    async def _drain(self) -> None:
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def _abort(self) -> None:
+        for half in (self._reader, self._writer):
+            if half is not None and hasattr(half, "abort"):
+                half.abort()
+        self.end()
+
+    def _after_shutdown(self) -> None:
+        self._loop.call_soon(self.end)
+
+    def end(self) -> None:
+        """Take nothing more; `done` tells whoever waits."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    async def close(self, grace: float) -> None:
+        """End the conversation and let go of the channel."""
+        await self.duplex.close(grace)
+        self.flush()
+        for half in {self._reader, self._writer}:
+            if half is not None:
+                half.close()
+
+
+async def serve_connection(lines: Lines, grace: float) -> None:
+    """Stay until the peer is done, then clean up."""
+    try:
+        await lines.done
+    finally:
+        await lines.close(grace)

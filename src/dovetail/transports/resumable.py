@@ -1,0 +1,153 @@
+"""Replies and readers of handshake sessions, whose events can be fetched again after a lost connection.
+
+A stream has at most one reader: the reply to the POST that opened it, or a GET that came for the rest.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dovetail.protocol import sse
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.http import Refusal
+from dovetail.protocol.limits import Limits
+from dovetail.transports.reply import Headers, Reply, Responses, Send
+from dovetail.transports.session import Session
+from dovetail.transports.streams import Stream
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class SessionReply(Reply):
+    """A reply whose events can be fetched again, and whose connection can be let go before it is complete."""
+
+    __slots__ = ("_limits", "_session", "_stream")
+
+    def __init__(self, send: Send, mode: Responses, headers: Headers, session: Session, limits: Limits) -> None:
+        super().__init__(send, mode, headers, limits.keep_alive)
+        self._session = session
+        self._limits = limits
+        self._stream: Stream | None = None
+
+    def serves(self, exchange: Exchange, stateful: bool) -> None:
+        """Give an exchange its two facts."""
+        exchange.emit = self.emit
+        if stateful and self._mode != "json":
+            exchange.ask = lambda method, params: self._session.ask(self.emit, method, params)
+            exchange.close_stream = self.let_go
+
+    async def open(self) -> None:
+        """Become an event stream."""
+        self._stream = self._session.open_stream(self._limits)
+        self._stream.reader = self
+        await super().open()
+        if self._session.primes:
+            await self._write(sse.event(b"", id=self._stream.number()))
+
+    async def emit(self, data: bytes) -> None:
+        """Say something before the result, wherever the client now reads."""
+        if self._stream is not None and self._stream.reader is not self:
+            self._stream.append(data)
+        else:
+            await super().emit(data)
+
+    async def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> None:
+        """Give the result, wherever the client now reads."""
+        if self._stream is not None and self._stream.reader is not self:
+            self._stream.append(data)
+            self.abandon()
+        else:
+            await super().finish(data, status, headers)
+        if self._stream is not None:
+            self._end_stream(self._stream)
+
+    async def end(self) -> None:
+        """End without a result."""
+        if self._stream is not None and self._stream.reader is not self:
+            self.abandon()
+        else:
+            await super().end()
+        if self._stream is not None:
+            self._end_stream(self._stream)
+
+    async def let_go(self, retry_ms: int) -> None:
+        """Close the connection, not the stream: the client comes back for the rest after a while."""
+        if not self.streaming:
+            await self.open()
+        stream = self._stream
+        if stream is None or stream.reader is not self:
+            return
+        await self._write(sse.event(b"", id=stream.number(), retry=retry_ms))
+        stream.reader = None
+        self._quiet()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    def _end_stream(self, stream: Stream) -> None:
+        if stream.reader is self:
+            stream.reader = None
+        stream.finish()
+
+    def _event(self, data: bytes) -> bytes:
+        assert self._stream is not None
+        return self._stream.append(data)
+
+
+class Reader:
+    """A GET that follows a stream until it ends, the client leaves, or another reader takes over."""
+
+    def __init__(self, stream: Stream, send: Send, receive: Receive, limits: Limits) -> None:
+        self._stream = stream
+        self._send = send
+        self._receive = receive
+        self._limits = limits
+        self._gone = False
+
+    async def write(self, data: bytes) -> None:
+        """Send one piece."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def run(self, place: int) -> None:
+        """Send everything after the place, then what comes."""
+        stream = self._stream
+        watch = asyncio.get_running_loop().create_task(self._look())
+        try:
+            while not self._gone and stream.reader is self:
+                stream.wake.clear()
+                events = stream.after(place)
+                if events is None:
+                    break  # too slow: what it missed is gone, so it must notice
+                for number, event in events:
+                    await self.write(event)
+                    place = number
+                if stream.done and not stream.after(place):
+                    break
+                if not events:
+                    await self._wait()
+        finally:
+            watch.cancel()
+        if not self._gone:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.keep_alive):
+                await self._stream.wake.wait()
+        except TimeoutError:
+            await self.write(sse.comment())
+
+    async def _look(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._stream.wake.set()
+
+
+def resumed(session: Session, last: bytes) -> tuple[Stream, int]:
+    """The stream an event id belongs to, and its place there; only ever a stream of the same session."""
+    name, _, number = last.decode("latin-1").rpartition("-")
+    stream = session.stream(name)
+    if stream is None or not number.isascii() or not number.isdecimal() or len(number) > 12:
+        raise Refusal(400, "Last-Event-ID names no event of this session")
+    if stream.after(int(number)) is None:
+        raise Refusal(400, "The events after Last-Event-ID are no longer kept")
+    return stream, int(number)

@@ -1,0 +1,159 @@
+"""Session: one handshake client over Streamable HTTP, from `initialize` to its end.
+
+Holds who the client is, what runs for it, its streams and the questions put to it. Small while idle: whatever a
+session may never need is made when it first does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dovetail.errors import Disconnected, PeerError
+from dovetail.protocol import legacy
+from dovetail.protocol.exchange import Exchange, Service
+from dovetail.protocol.limits import Limits
+from dovetail.protocol.peer import Peer
+from dovetail.transports.streams import Stream
+from dovetail.wire import jsonrpc
+from dovetail.wire.revisions import NEWEST_HANDSHAKE, order
+
+STANDALONE: Final = "0"  # the stream of what the server says unasked
+
+
+class Session:
+    """One client's session."""
+
+    __slots__ = (
+        "_next_stream",
+        "_peer",
+        "_stop_listening",
+        "_streams",
+        "address",
+        "born",
+        "closed",
+        "id",
+        "pending",
+        "rules",
+        "running",
+        "used",
+    )
+
+    def __init__(self, id: str, rules: legacy.Session, address: str | None, now: float) -> None:
+        self.id = id
+        self.rules = rules
+        self.address = address
+        self.born = self.used = now
+        self.closed = False
+        self.running: set[Exchange] | None = None
+        self.pending: dict[tuple[str, str | None], None] | None = None
+        self._peer: Peer[asyncio.Future[Any]] | None = None
+        self._streams: dict[str, Stream] | None = None
+        self._next_stream = 1
+        self._stop_listening: Callable[[], None] | None = None
+
+    @property
+    def revision(self) -> str:
+        """The revision agreed on."""
+        return self.rules.caller.revision
+
+    @property
+    def primes(self) -> bool:
+        """Whether streams begin with an event that only hands out an id: older clients trip over it."""
+        return order(self.revision) >= order(NEWEST_HANDSHAKE)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is going on."""
+        return not self.running and all(stream.reader is None for stream in (self._streams or {}).values())
+
+    def ready(self, service: Service) -> None:
+        """The client has finished opening."""
+        if not self.rules.ready:
+            self.rules.ready = True
+            self._stop_listening = service.listen(self)
+
+    # Changes
+
+    def wants(self, method: str, uri: str | None) -> bool:
+        """Whether a change is for this session."""
+        return self.rules.wants(method, uri)
+
+    def deliver(self, method: str, uri: str | None) -> None:
+        """Put a change on the GET stream, or keep it, each kind once, until there is one."""
+        stream = (self._streams or {}).get(STANDALONE)
+        if stream is None or stream.reader is None:
+            self.pending = self.pending or {}
+            self.pending[method, uri] = None
+        else:
+            stream.append(change(method, uri))
+
+    # Streams
+
+    def stream(self, name: str) -> Stream | None:
+        """A stream of this session by its name."""
+        return (self._streams or {}).get(name)
+
+    def open_stream(self, limits: Limits, name: str | None = None) -> Stream:
+        """A new stream."""
+        if name is None:
+            name = str(self._next_stream)
+            self._next_stream += 1
+        if self._streams is None:
+            self._streams = {}
+        stream = self._streams[name] = Stream(name, limits)
+        return stream
+
+    def forget_streams(self, now: float, keep: float) -> None:
+        """Let go of streams that ended long enough ago."""
+        streams = self._streams or {}
+        for name in [name for name, one in streams.items() if one.ended_at and now - one.ended_at > keep]:
+            del streams[name]
+
+    # Asking
+
+    async def ask(self, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]) -> Any:
+        """Ask the client on a reply's stream; its answer comes in a POST of its own."""
+        self._peer = self._peer or Peer()
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        id, data = self._peer.ask(waiting, method, params)
+        await emit(data)
+        try:
+            return await waiting
+        finally:
+            if self._peer.forget(id) and not self.closed:
+                await emit(jsonrpc.notice("notifications/cancelled", {"requestId": id}))
+
+    def answered(self, message: dict[str, Any]) -> None:
+        """A response came in."""
+        found = self._peer.answered(message) if self._peer is not None else None
+        if found is None or found[0].done():
+            return
+        waiting, answer = found
+        if isinstance(answer, PeerError):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+    def cancel(self, id: Any) -> None:
+        """Stop the requests of this id."""
+        for exchange in tuple(self.running or ()):
+            if exchange.id == id and type(exchange.id) is type(id):
+                exchange.end("cancelled")
+
+    def close(self) -> None:
+        """End everything."""
+        self.closed = True
+        if self._stop_listening is not None:
+            self._stop_listening()
+        for waiting in self._peer.drain() if self._peer is not None else ():
+            if not waiting.done():
+                waiting.set_exception(Disconnected("The session ended"))
+        for exchange in tuple(self.running or ()):
+            exchange.end("cancelled")
+        for stream in (self._streams or {}).values():
+            stream.finish()
+
+
+def change(method: str, uri: str | None) -> bytes:
+    """The notice of a change."""
+    return jsonrpc.notice(method, None if uri is None else {"uri": uri})

@@ -1,0 +1,336 @@
+"""Handshake sessions over Streamable HTTP: ids, the GET stream, DELETE, resumption. The whole of it, in one place.
+
+A session is bound to the principal that opened it and to nothing else; a request is answered on its own reply,
+whatever its id; a lost connection does not stop the work. spec: handshake/transports#streamable-http
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dovetail.errors import (
+    Busy,
+    InternalError,
+    InvalidRequest,
+    ProtocolError,
+)
+from dovetail.protocol import downgrade, legacy, sse
+from dovetail.protocol.exchange import Exchange, Service, check_meta
+from dovetail.protocol.http import Refusal, accepted
+from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.transports.reply import STREAM_HEADERS, Headers, Reply, Responses, Send, send_body, send_json
+from dovetail.transports.resumable import Reader, Receive, SessionReply, resumed
+from dovetail.transports.session import STANDALONE, Session, change
+from dovetail.transports.streams import Stream
+from dovetail.wire import jsonrpc
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP
+from dovetail.wire.shape import Struct
+
+log = logging.getLogger("dovetail")
+
+SESSION_HEADER: Final = b"mcp-session-id"
+LAST_EVENT: Final = b"last-event-id"
+_SWEEP: Final = 5.0
+
+
+class Post(Struct):
+    """A POST of this era, read but not yet understood."""
+
+    message: Any
+    headers: Mapping[bytes, bytes]
+    principal: str | None
+    address: str | None
+    send: Send
+    mode: Responses
+    cors: Headers
+    size: int
+
+
+class Sessions:
+    """All sessions of one endpoint."""
+
+    def __init__(self, service: Service, *, stateful: bool) -> None:
+        self.stateful = stateful
+        self._service = service
+        self._limits = service.limits
+        self._sessions: dict[str, Session] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # POST
+
+    async def post(self, post: Post) -> None:
+        """Serve one POST."""
+        message = post.message
+        if type(message) is list:
+            await self._batch(post, message)
+            return
+        try:
+            kind = jsonrpc.kind(message)
+            if kind == "request" and message["method"] == legacy.INITIALIZE:
+                await self._initialize(post)
+                return
+        except ProtocolError as exc:
+            await _refuse(post, jsonrpc.readable_id(message), exc)
+            return
+        session = self._session(post.headers, post.principal)
+        if kind == "notice":
+            self._notice(session, message)
+            await send_body(post.send, 202, post.cors, b"")
+        elif kind != "request":
+            session.answered(message)
+            await send_body(post.send, 202, post.cors, b"")
+        else:
+            await self._request(post, session)
+
+    async def _initialize(self, post: Post) -> None:
+        rules, response = legacy.open_session(post.message, self._service, post.principal)
+        headers = list(post.cors)
+        if self.stateful:
+            session = self._open(rules, post.address)
+            headers.append((SESSION_HEADER, session.id.encode()))
+        reply = Reply(post.send, post.mode, headers, self._limits.keep_alive)
+        await reply.finish(response)
+
+    async def _request(self, post: Post, session: Session) -> None:
+        message = post.message
+        try:
+            exchange = session.rules.admit(message)
+            exchange.headers = post.headers
+            own = session.rules.own(exchange, self._service)
+            if own is not None:
+                await send_json(post.send, 200, legacy.seal(exchange, own, self._limits.result), post.cors)
+                if exchange.method == "shutdown":
+                    self._drop(session)
+                return
+            if post.size > self._limits.meta:
+                check_meta(exchange, self._limits.meta)
+            if session.running is not None and len(session.running) >= self._limits.calls_per_connection:
+                raise Busy("Too many requests are in flight in this session")
+        except ProtocolError as exc:
+            await _refuse(post, message["id"], exc, session.revision)
+            return
+        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits)
+        answer = await self._run(exchange, session, reply)
+        if answer is None:
+            await reply.end()
+        else:
+            await reply.finish(answer)
+
+    async def _run(self, exchange: Exchange, session: Session, reply: SessionReply) -> bytes | None:
+        """Run one exchange to its response; None if it was cancelled."""
+        reply.serves(exchange, self.stateful)
+        exchange.task = asyncio.current_task()
+        if session.running is None:
+            session.running = set()
+        session.running.add(exchange)
+        try:
+            return legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
+        except ProtocolError as exc:
+            return legacy.refuse(session.revision, exchange.id, exc)
+        except asyncio.CancelledError:
+            if exchange.verdict != "cancelled":
+                raise
+            exchange.task.uncancel()
+            return _cancelled(exchange)
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            return legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
+        finally:
+            session.running.discard(exchange)
+            session.used = asyncio.get_running_loop().time()
+
+    def _notice(self, session: Session, message: dict[str, Any]) -> None:
+        if message["method"] == "notifications/initialized":
+            if self.stateful:
+                session.ready(self._service)
+        elif message["method"] == "notifications/cancelled":
+            session.cancel((message.get("params") or {}).get("requestId"))
+
+    async def _batch(self, post: Post, messages: list[Any]) -> None:
+        """Several messages at once, in the one revision that had them. spec: handshake/basic#batching"""
+        session = self._session(post.headers, post.principal)
+        if not session.rules.batches or not messages or len(messages) > self._limits.calls_per_connection:
+            exc = InvalidRequest("Invalid request: batches are not part of this revision")
+            await send_json(post.send, 400, legacy.refuse(session.revision, None, exc), post.cors)
+            return
+        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits)
+        answers = await asyncio.gather(*(self._member(session, message, reply) for message in messages))
+        given = [answer for answer in answers if answer is not None]
+        if not given:
+            await (reply.end() if reply.streaming else send_body(post.send, 202, post.cors, b""))
+        else:
+            await reply.finish(b"[" + b",".join(given) + b"]")
+
+    async def _member(self, session: Session, message: Any, reply: SessionReply) -> bytes | None:
+        try:
+            kind = jsonrpc.kind(message)
+            if kind == "notice":
+                self._notice(session, message)
+                return None
+            if kind != "request":
+                session.answered(message)
+                return None
+            exchange = session.rules.admit(message)
+            own = session.rules.own(exchange, self._service)
+        except ProtocolError as exc:
+            return legacy.refuse(session.revision, jsonrpc.readable_id(message), exc)
+        if own is not None:
+            return legacy.seal(exchange, own, self._limits.result)
+        return await asyncio.get_running_loop().create_task(self._run(exchange, session, reply))
+
+    # GET and DELETE
+
+    async def get(
+        self,
+        headers: Mapping[bytes, bytes],
+        principal: str | None,
+        address: str | None,
+        receive: Receive,
+        send: Send,
+        cors: Headers,
+    ) -> None:
+        """The stream of what the server says unasked, or the rest of one that broke off."""
+        if not accepted(headers.get(b"accept"))[1]:
+            raise Refusal(406, "Accept must take text/event-stream")
+        session = self._session(headers, principal)
+        self._check_streams(principal, address)
+        last = headers.get(LAST_EVENT)
+        if last is None:
+            stream = self._standalone(session)
+            place = stream.last
+        else:
+            stream, place = resumed(session, last)
+        reader = Reader(stream, send, receive, self._limits)
+        stream.reader = reader
+        prime = stream.number() if last is None and session.primes else None
+        if stream.name == STANDALONE:
+            for method, uri in session.pending or {}:
+                stream.append(change(method, uri))
+            session.pending = None
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *cors]})
+            if prime is not None:
+                await reader.write(sse.event(b"", id=prime))
+            await reader.run(place)
+        finally:
+            if stream.reader is reader:
+                stream.reader = None
+            session.used = asyncio.get_running_loop().time()
+
+    def _standalone(self, session: Session) -> Stream:
+        stream = session.stream(STANDALONE) or session.open_stream(self._limits, STANDALONE)
+        if stream.reader is not None:
+            raise Refusal(409, "This session already has a stream open")
+        return stream
+
+    async def delete(self, headers: Mapping[bytes, bytes], principal: str | None, send: Send, cors: Headers) -> None:
+        """End a session on the client's wish."""
+        self._drop(self._session(headers, principal))
+        await send_body(send, 204, cors, b"")
+
+    # Keeping
+
+    def _session(self, headers: Mapping[bytes, bytes], principal: str | None) -> Session:
+        version = headers.get(VERSION_HEADER)
+        revision = None if version is None else version.decode("latin-1")
+        if revision is not None and not legacy.known(revision, self._service.revisions):
+            raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
+        now = asyncio.get_running_loop().time()
+        if not self.stateful:
+            return Session("", legacy.assumed(revision or UNNAMED_HTTP, principal), None, now)
+        id = headers.get(SESSION_HEADER)
+        if id is None:
+            raise Refusal(400, "Mcp-Session-Id is required; open a session with initialize")
+        session = self._sessions.get(id.decode("latin-1"))
+        # Someone else's session is not told apart from one that never was.
+        if session is None or session.rules.caller.principal != principal:
+            raise Refusal(404, "There is no such session; open one with initialize")
+        session.used = now
+        return session
+
+    def _open(self, rules: legacy.Session, address: str | None) -> Session:
+        limits, principal = self._limits, rules.caller.principal
+        if principal is not None:
+            mine = sum(1 for one in self._sessions.values() if one.rules.caller.principal == principal)
+            if mine >= limits.sessions_per_principal:
+                raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
+        elif address is not None:
+            mine = sum(1 for one in self._sessions.values() if one.address == address)
+            if mine >= limits.sessions_per_address:
+                raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
+        if len(self._sessions) >= limits.sessions and not self._make_room():
+            raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
+        session = Session(secrets.token_urlsafe(24), rules, address, asyncio.get_running_loop().time())
+        self._sessions[session.id] = session
+        self._arm()
+        return session
+
+    def _make_room(self) -> bool:
+        """Let the longest unused session go; its client will open another if it ever comes back."""
+        quiet = [one for one in self._sessions.values() if one.quiet]
+        if not quiet:
+            return False
+        self._drop(min(quiet, key=lambda one: one.used))
+        return True
+
+    def _check_streams(self, principal: str | None, address: str | None) -> None:
+        if principal is None and address is None:
+            return
+        count = 0
+        for session in self._sessions.values():
+            if (principal is not None and session.rules.caller.principal == principal) or (
+                principal is None and session.address == address
+            ):
+                count += not session.quiet
+        if count >= self._limits.streams:
+            raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
+
+    def _drop(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        session.close()
+
+    def _arm(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now, limits = asyncio.get_running_loop().time(), self._limits
+        for session in list(self._sessions.values()):
+            unopened = not session.rules.ready and now - session.born > limits.session_opening
+            unused = session.quiet and now - session.used > limits.session_idle
+            if unopened or unused or now - session.born > limits.session_lifetime:
+                self._drop(session)
+            else:
+                session.forget_streams(now, limits.replay_time)
+        if self._sessions:
+            self._arm()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for session in list(self._sessions.values()):
+            self._drop(session)
+
+
+def _cancelled(exchange: Exchange) -> bytes | None:
+    if exchange.caller.revision == DRAFT:
+        return jsonrpc.failure(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled")
+    return None
+
+
+async def _refuse(post: Post, id: Id | None, exc: ProtocolError, revision: str | None = None) -> None:
+    body = jsonrpc.refusal(id, exc) if revision is None else legacy.refuse(revision, id, exc)
+    if isinstance(exc, Busy):
+        status, headers = 429, [(b"retry-after", b"1")]
+    else:
+        status, headers = (400 if revision is None else 200), []
+    await send_json(post.send, status, body, post.cors + headers)

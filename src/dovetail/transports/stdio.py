@@ -1,0 +1,122 @@
+"""This process's own standard streams as a connection.
+
+From the first moment nothing else can write to the client: descriptor 1 is moved away and points to stderr, so a
+print, a C library or a child process lands there; descriptor 0 reads as empty. spec: stdio
+"""
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from dovetail.protocol.exchange import Service
+from dovetail.transports.lines import Lines
+
+_PIPE_SIZE = 1024 * 1024
+
+
+@contextmanager
+def private_streams() -> Generator[tuple[int, int]]:
+    """Descriptors for the client's bytes in and out, out of everyone else's reach; put back at the end."""
+    sys.stdout.flush()
+    source, sink = os.dup(0), os.dup(1)
+    stdin, stdout = sys.stdin, sys.stdout
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        yield source, sink
+    finally:
+        sys.stdin, sys.stdout = stdin, stdout
+        os.dup2(source, 0)
+        os.dup2(sink, 1)
+        os.close(source)
+        os.close(sink)
+
+
+async def open_lines(service: Service, source: int, sink: int) -> Lines:
+    """A connection that reads one descriptor and writes another."""
+    lines = Lines(service)
+    await _attach_writer(lines, sink)
+    await _attach_reader(lines, source)
+    return lines
+
+
+def _can_poll(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return sys.platform != "win32" and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+
+
+async def _attach_reader(lines: Lines, descriptor: int) -> None:
+    if _can_poll(descriptor):
+        _widen(descriptor)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: lines, os.fdopen(os.dup(descriptor), "rb", 0))
+    else:
+        # Files, terminals and Windows pipes cannot be polled.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=_read, args=(lines, loop, descriptor), name="dovetail-stdin", daemon=True).start()
+
+
+def _read(lines: Lines, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    try:
+        while data := os.read(descriptor, 65536):
+            loop.call_soon_threadsafe(lines.data_received, data)
+        loop.call_soon_threadsafe(lines.eof_received)
+    except (OSError, RuntimeError):
+        pass  # closed under us: the process is ending
+
+
+async def _attach_writer(lines: Lines, descriptor: int) -> None:
+    if _can_poll(descriptor):
+        _widen(descriptor)
+        loop = asyncio.get_running_loop()
+        channel, _ = await loop.connect_write_pipe(lambda: _Backpressure(lines), os.fdopen(os.dup(descriptor), "wb", 0))
+        lines.writes_to(channel)
+    else:
+        lines.writes_to(_Blocking(descriptor))
+
+
+def _widen(descriptor: int) -> None:
+    """A larger pipe means fewer wake-ups for large messages; it is a wish, not a need."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+    except (ImportError, AttributeError, OSError):
+        pass
+
+
+class _Backpressure(asyncio.Protocol):
+    """The writing pipe's events, told to the connection that reads the other one."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def pause_writing(self) -> None:
+        self._lines.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._lines.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lines.connection_lost(exc)
+
+
+class _Blocking:
+    """A descriptor that cannot be polled: a file or a terminal, which takes what it is given."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def close(self) -> None:
+        pass

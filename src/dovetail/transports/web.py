@@ -1,0 +1,154 @@
+"""Serving an ASGI application with uvicorn, within our limits.
+
+uvicorn leaves slow clients to a proxy in front of it; here a connection that sends its head too slowly, sends too much
+of it, or does not read its reply is ended. Signals stop the server in bounded time, whatever blocks.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from dovetail.protocol.limits import Limits
+
+log = logging.getLogger("dovetail")
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+def guarded(limits: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol, with limits on what a connection may send or withhold."""
+
+    class Guarded(HttpToolsProtocol):
+        _head: asyncio.TimerHandle | None = None
+        _stalled: asyncio.TimerHandle | None = None
+        _head_size = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            # Between two requests the keep-alive timer watches; from the first byte of a head, this one does.
+            if self._head is None and self._between:
+                self._await_head()
+            if self._head is not None:
+                self._head_size += len(data)
+            super().data_received(data)
+            # Still no complete head: everything so far counts.
+            if self._head is not None and self._head_size > limits.header_block:
+                self._refuse(_TOO_LARGE)
+
+        @property
+        def _between(self) -> bool:
+            # None before the first request, whatever uvicorn's annotation says.
+            cycle = cast("RequestResponseCycle | None", self.cycle)
+            return cycle is None or cycle.response_complete
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(name) + len(value) > limits.header:
+                self._refuse(_TOO_LARGE)
+                return
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+            self._head_size = 0
+            if sum(len(name) + len(value) for name, value in self.headers) > limits.header_block:
+                self._refuse(_TOO_LARGE)
+                return
+            if not self.transport.is_closing():
+                super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            if not self._between:
+                super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            if not self._between:
+                super().on_message_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._stalled is None:
+                self._stalled = self.loop.call_later(limits.write_stall, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self._stalled is not None:
+                self._stalled.cancel()
+                self._stalled = None
+            super().resume_writing()
+
+        def _await_head(self) -> None:
+            self._head_size = 0
+            self._head = self.loop.call_later(limits.header_time, self._refuse, _TOO_SLOW)
+
+        def _refuse(self, answer: bytes) -> None:
+            self._disarm()
+            if not self.transport.is_closing():
+                self.transport.write(answer)
+                self.transport.close()
+
+        def _disarm(self) -> None:
+            for timer in (self._head, self._stalled):
+                if timer is not None:
+                    timer.cancel()
+            self._head = self._stalled = None
+
+    return Guarded
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn, which tells of each signal that asks it to stop: the first starts the clock of the hard stop."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+        self._times = 0
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal came."""
+        self._times += 1
+        self._on_stop(self._times)
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # a stop that was asked for is a success, not a death by signal
+
+
+def configure(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
+    """A uvicorn configuration that keeps its hands off logging and signals, and holds our limits."""
+    return uvicorn.Config(
+        app,
+        http=guarded(limits),
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=int(limits.drain) + 1,
+        h11_max_incomplete_event_size=limits.header_block,
+        **options,
+    )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A listening socket, made before anything else so that a taken port is a plain error."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,105 @@
+"""JSON in and out: the only place that reads or writes it.
+
+Reading is strict: what two readers could understand differently (duplicate names, NaN, a byte order mark, broken
+UTF-8, lone surrogates) or what exists only to hurt (endless depth, members, digits) is refused as a ParseError.
+The common message passes on a few counts made by C code; only a suspicious one is looked at closely.
+"""
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dovetail.errors import InvalidParams, ParseError
+
+MAX_DEPTH: Final = 64  # Go's and Rust's JSON readers stop at 10 000 and 128; no MCP message needs ten.
+MAX_MEMBERS: Final = 50_000
+MAX_DIGITS: Final = 40  # A 128 bit integer has 39.
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_DIGITS_TO_ZERO: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
+_TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder()
+
+encode: Final = _encoder.encode
+canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
+
+T = TypeVar("T")
+
+
+def decode(data: bytes) -> Any:
+    """One JSON value, or ParseError. Reading it any other way would give the same value."""
+    try:
+        value = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise ParseError(f"Parse error: {_reason(exc)}") from None
+    # A name given twice is dropped by the reader, and its colon with it; `\u` could smuggle one back in.
+    if data.count(b":") != encode(value).count(b":") or b"\\u" in data:
+        _refuse_duplicates(data)
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
+        _refuse_depth(value)
+    if len(data) > MAX_MEMBERS and data.count(b",") >= MAX_MEMBERS:
+        _refuse_members(data)
+    if _TOO_MANY_DIGITS in data.translate(_DIGITS_TO_ZERO):
+        _refuse_digits(data)
+    return value
+
+
+def convert(value: Any, to: type[T], *, what: str = "params") -> T:
+    """Decoded JSON as a typed value, or InvalidParams with the place that does not fit."""
+    try:
+        return msgspec.convert(value, to)
+    except msgspec.ValidationError as exc:
+        raise InvalidParams(f"Invalid {what}: {_reason(exc)}") from None
+
+
+def plain(value: Any) -> Any:
+    """A typed value as dicts, lists, strings and numbers, spelled as on the wire."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _reason(exc: Exception) -> str:
+    match exc:
+        case RecursionError():
+            return "nested too deeply"
+        case UnicodeDecodeError():
+            return "not UTF-8"
+        case _:
+            return str(exc)
+
+
+def _refuse_duplicates(data: bytes) -> None:
+    import json  # only for its pairs hook, only for messages that need it
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ParseError("Parse error: a name occurs twice in one object")
+
+    json.loads(data, object_pairs_hook=once)
+
+
+def _refuse_depth(value: Any) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for item in level:
+            if type(item) is dict:
+                inner += item.values()
+            elif type(item) is list:
+                inner += item
+        if not inner:
+            return
+        level = inner
+    raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
+
+
+def _refuse_members(data: bytes) -> None:
+    if _STRING.sub(b"", data).count(b",") >= MAX_MEMBERS:
+        raise ParseError(f"Parse error: more than {MAX_MEMBERS} members")
+
+
+def _refuse_digits(data: bytes) -> None:
+    if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_DIGITS_TO_ZERO):
+        raise ParseError(f"Parse error: a number of more than {MAX_DIGITS} digits")

@@ -1,0 +1,111 @@
+"""The JSON-RPC envelope: telling the kinds of message apart, and building each kind.
+
+Knows no method of the protocol. Every message built here is one line of compact JSON.
+"""
+
+from typing import Any, Final, Literal
+
+from dovetail.errors import InvalidRequest, ProtocolError
+from dovetail.wire.codec import encode
+
+Id = int | str
+Kind = Literal["request", "notice", "result", "error"]
+
+MAX_ID: Final = 256
+MAX_METHOD: Final = 128
+
+_NOTICE: Final = b'{"jsonrpc":"2.0","method":'
+_RESULT: Final = b'{"jsonrpc":"2.0","id":'
+
+
+def kind(message: Any) -> Kind:
+    """Which of the four kinds this decoded message is; InvalidRequest if it is none.
+
+    spec: basic#requests, basic#responses, basic#notifications
+    """
+    if type(message) is not dict or message.get("jsonrpc") != "2.0":
+        raise InvalidRequest('Invalid request: not a JSON-RPC 2.0 object ("jsonrpc": "2.0" is required)')
+    if "method" in message:
+        _check_method(message)
+        if "id" not in message:
+            return "notice"
+        _check_id(message["id"])
+        return "request"
+    return _response_kind(message)
+
+
+def readable_id(message: Any) -> Id | None:
+    """The id to answer a refused message with, where one can be read."""
+    found = message.get("id") if type(message) is dict else None
+    return found if type(found) in (int, str) and _small(found) else None
+
+
+def request(id: Id, method: str, params: Any = None) -> bytes:
+    """A request, as bytes."""
+    head = _RESULT + encode(id) + b',"method":' + encode(method)
+    return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
+
+
+def notice(method: str, params: Any = None) -> bytes:
+    """A notification, as bytes."""
+    head = _NOTICE + encode(method)
+    return head + b"}" if params is None else head + b',"params":' + encode(params) + b"}"
+
+
+def result(id: Id, body: bytes) -> bytes:
+    """A successful response around an already encoded result."""
+    return b'%s%s,"result":%s}' % (_RESULT, encode(id), body)
+
+
+def failure(id: Id | None, code: int, message: str, data: Any = None) -> bytes:
+    """An error response; without an id where none could be read."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    envelope: dict[str, Any] = {"jsonrpc": "2.0", "error": error}
+    if id is not None:
+        envelope["id"] = id
+    return encode(envelope)
+
+
+def refusal(id: Id | None, exc: ProtocolError) -> bytes:
+    """The error response an exception of ours stands for."""
+    return failure(id, exc.code, exc.message, exc.data)
+
+
+def _check_method(message: dict[str, Any]) -> None:
+    method = message["method"]
+    if type(method) is not str or not method or len(method) > MAX_METHOD:
+        raise InvalidRequest(f"Invalid request: method must be a string of 1 to {MAX_METHOD} characters")
+    if "result" in message or "error" in message:
+        raise InvalidRequest("Invalid request: a message has a method or a result, never both")
+    params = message.get("params")
+    if params is not None and type(params) is not dict:
+        raise InvalidRequest("Invalid request: params must be an object")
+
+
+def _check_id(id: Any) -> None:
+    # bool is a subclass of int, hence the exact types.
+    if type(id) is not int and type(id) is not str:
+        raise InvalidRequest("Invalid request: id must be a string or an integer, never null")
+    if not _small(id):
+        raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID} bytes")
+
+
+def _small(id: Any) -> bool:
+    return len(id.encode()) <= MAX_ID if type(id) is str else True
+
+
+def _response_kind(message: dict[str, Any]) -> Kind:
+    has_result, has_error = "result" in message, "error" in message
+    if has_result == has_error:
+        raise InvalidRequest("Invalid request: neither a method, nor exactly one of result and error")
+    if has_result:
+        _check_id(message.get("id"))
+        return "result"
+    error = message["error"]
+    if type(error) is not dict or type(error.get("code")) is not int or type(error.get("message")) is not str:
+        raise InvalidRequest("Invalid request: error must hold an integer code and a message")
+    if message.get("id") is not None:
+        _check_id(message["id"])
+    return "error"

@@ -1,0 +1,22 @@
+"""roots/list: the folders a client opens to a server.
+
+A root grants nothing by itself; the struct only names it.
+"""
+
+from typing import Any
+
+from dovetail.wire.shape import Result, Wire, field
+
+
+class Root(Wire):
+    """One folder or file, as a file URI."""
+
+    uri: str
+    name: str | None = None
+    meta: dict[str, Any] | None = field(name="_meta", default=None)  # since 2025-06
+
+
+class ListRootsResult(Result):
+    """All roots."""
+
+    roots: list[Root]

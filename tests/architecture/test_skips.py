@@ -1,0 +1,36 @@
+"""Under CI=true a skipped test is a failure, whether it skips while running or while being collected."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = {
+    "test_at_run.py": "import pytest\n\ndef test_it():\n    pytest.skip({reason!r})\n",
+    "test_at_collection.py": "import pytest\n\npytest.skip({reason!r}, allow_module_level=True)\n",
+    "test_marked.py": "import pytest\n\n@pytest.mark.skipif(True, reason={reason!r})\ndef test_it():\n    pass\n",
+}
+REFUSED = {"failed": 1, "error": 2}
+SKIPPED = {"skipped": 3}
+
+
+@pytest.mark.parametrize(
+    ("ci", "reason", "expected"),
+    [("true", "no peer", REFUSED), ("true", "examples are not beside the checkout", SKIPPED), ("", "no peer", SKIPPED)],
+)
+def test_a_skip_fails_in_ci(root: Path, tmp_path: Path, ci: str, reason: str, expected: dict[str, int]) -> None:
+    shutil.copy(root / "tests" / "conftest.py", tmp_path)
+    for name, program in PROGRAMS.items():
+        (tmp_path / name).write_text(program.format(reason=reason), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    environment = {**os.environ, "CI": ci}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    closing = run.stdout.splitlines()[-1]
+    assert {
+        word: int(number) for number, word in re.findall(r"(\d+) (failed|error|skipped|passed)", closing)
+    } == expected
+    assert expected is SKIPPED or run.stdout.count(f"CI=true does not allow: {reason}") >= len(PROGRAMS)

@@ -1,0 +1,37 @@
+"""Nothing of one machine stands in the repository: no absolute path, no registry, no credential in an address."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# Written in pieces so that this file does not accuse itself.
+MACHINE_PATH = re.compile(r"(?<![\w.:/~$}-])/(?:" + "work|home|root|Users|opt" + r")/[\w.-]+")
+TEMPORARY_PATH = re.compile(r"(?<![\w.:/~$}-])/tmp/(?!x\b|test\b|example)[\w.-]+")
+REGISTRY = re.compile(
+    r"files\." + r"pythonhosted\.org|pypi\." + r"org/simple|registry\." + r"npmjs\.org|index-" + r"url\b"
+)
+RESOLVED = re.compile(r'"reso' + r'lved": "https?:')
+SUFFIXES = {".png", ".jpg", ".ico", ".woff2", ".gz"}
+
+
+def test_no_machine_path_and_no_registry_host(root: Path) -> None:
+    accused = [
+        f"{path.relative_to(root)}:{number}: {found.group()}"
+        for path in _tracked(root)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for pattern in (MACHINE_PATH, TEMPORARY_PATH, REGISTRY, RESOLVED)
+        if (found := pattern.search(line)) and "--no-emit-index" not in line
+    ]
+    assert not accused
+
+
+def _tracked(root: Path) -> list[Path]:
+    if shutil.which("git") is None or not (root / ".git").exists():
+        pytest.skip("git: this is not a checkout")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    paths = [root / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix not in SUFFIXES]

@@ -1,0 +1,365 @@
+"""What functions return, as what clients receive."""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+
+import jsonschema_rs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from dovetail.server.content import Output, compile_output, prompt_messages, resource_contents
+from dovetail.wire.codec import encode
+from dovetail.wire.content import (
+    AudioContent,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.prompts import GetPromptResult, PromptMessage
+from dovetail.wire.shape import UNSET
+from dovetail.wire.tools import CallToolResult
+
+IMAGE = ImageContent(data="aGk=", mime_type="image/png")
+LINK = ResourceLink(uri="file:///a", name="a")
+CONTENTS = ResourceContents(uri="file:///a", text="a")
+
+
+@dataclass
+class Day:
+    date: date
+    high: float
+
+
+@dataclass
+class Holiday(Day):
+    name: str = ""
+
+
+class Point(msgspec.Struct, rename="camel"):
+    x_axis: int
+    note: str | None = None
+
+
+class Row(TypedDict):
+    id: int
+    at: date
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+def shaped(annotation: Any, value: Any) -> CallToolResult:
+    result = compile_output(annotation).shape(value)
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+def text(*texts: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=one) for one in texts])
+
+
+def structured(data: Any, json: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=json)], structured_content=data)
+
+
+# Annotations without a schema.
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Any,
+        str,
+        None,
+        type(None),
+        bytes,
+        str | None,
+        Annotated[str, "a text"],
+        TextContent,
+        ContentBlock,
+        list[ContentBlock],
+        list[str | ImageContent],
+        tuple[str, ImageContent],
+        tuple[ImageContent, ...],
+        str | ImageContent | None,
+        int | ImageContent,
+        ResourceContents,
+        EmbeddedResource | None,
+        CallToolResult,
+        InputRequiredResult,
+        CallToolResult | InputRequiredResult,
+        str | CallToolResult,
+    ],
+)
+def test_these_annotations_have_no_schema(annotation: Any) -> None:
+    assert compile_output(annotation).schema is None
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("hello", text("hello")),
+        ("", text("")),
+        ("snow ☃", text("snow ☃")),
+        (None, CallToolResult(content=[])),
+        (IMAGE, CallToolResult(content=[IMAGE])),
+        (CONTENTS, CallToolResult(content=[EmbeddedResource(resource=CONTENTS)])),
+        (["a", IMAGE, LINK], CallToolResult(content=[TextContent(text="a"), IMAGE, LINK])),
+        (("a", "b"), text("a", "b")),
+        ({"a": 1}, structured({"a": 1}, '{"a":1}')),
+        ([1, "a"], structured([1, "a"], '[1,"a"]')),
+        ([], structured([], "[]")),
+        (3, structured(3, "3")),
+        (True, structured(True, "true")),
+        (Point(1), structured({"xAxis": 1, "note": None}, '{"xAxis":1,"note":null}')),
+        (Pair(1, "a"), structured((1, "a"), '[1,"a"]')),
+    ],
+)
+def test_without_a_schema_the_value_decides(value: Any, result: CallToolResult) -> None:
+    assert shaped(Any, value) == result
+    assert shaped(str, value) == result
+
+
+def test_a_text_that_is_more_than_text_becomes_plain() -> None:
+    (block,) = shaped(Any, Color.RED).content
+    assert isinstance(block, TextContent)
+    assert type(block.text) is str
+    assert block.text == "red"
+
+
+def test_plain_text_carries_no_structured_content() -> None:
+    assert shaped(str, "a").structured_content is UNSET
+    assert shaped(None, None).structured_content is UNSET
+
+
+def test_an_empty_list_annotated_as_blocks_is_no_content() -> None:
+    assert shaped(list[ContentBlock], []) == CallToolResult(content=[])
+    assert shaped(tuple[ImageContent, ...] | None, ()) == CallToolResult(content=[])
+    assert shaped(list[ContentBlock], [IMAGE]) == CallToolResult(content=[IMAGE])
+
+
+@pytest.mark.parametrize("annotation", [Any, str, CallToolResult, Day, int, Day | CallToolResult, list[int]])
+def test_whole_results_pass_unchanged(annotation: Any) -> None:
+    for result in (CallToolResult(content=[IMAGE], is_error=True), InputRequiredResult(request_state="s")):
+        assert compile_output(annotation).shape(result) is result
+
+
+@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a")])
+@pytest.mark.parametrize("annotation", [Any, bytes, str])
+def test_bytes_are_never_guessed(annotation: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="ImageContent, AudioContent or EmbeddedResource"):
+        compile_output(annotation).shape(value)
+
+
+def test_a_value_nobody_can_encode_is_named() -> None:
+    with pytest.raises(TypeError, match="`object` has no JSON form"):
+        shaped(Any, object())
+    with pytest.raises(TypeError, match="`generator` has no JSON form"):
+        shaped(Any, (item for item in "ab"))
+
+
+@pytest.mark.parametrize("value", ["\ud800", ["a", "\udc80"], TextContent])
+def test_what_cannot_be_sent_is_refused_here(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        shaped(Any, value)
+
+
+# Annotations with one.
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "data"),
+    [
+        (int, 3, 3),
+        (float, 3, 3),
+        (bool, False, False),
+        (Color, Color.RED, "red"),
+        (Literal["a"], "a", "a"),
+        (list[str], ["a"], ["a"]),
+        (list[str], [], []),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (dict[int, Path], {1: Path("a")}, {"1": "a"}),
+        (Day, Day(date(2024, 1, 1), 2.0), {"date": "2024-01-01", "high": 2.0}),
+        (Day, {"date": "2024-01-01", "high": 2}, {"date": "2024-01-01", "high": 2}),
+        (Day, Holiday(date(2024, 1, 1), 2.0, "x"), {"date": "2024-01-01", "high": 2.0, "name": "x"}),
+        (list[Day], [Day(date(2024, 1, 1), 2.0)], [{"date": "2024-01-01", "high": 2.0}]),
+        (Row, {"id": 1, "at": date(2024, 1, 1)}, {"id": 1, "at": "2024-01-01"}),
+        (Pair, Pair(1, "a"), (1, "a")),
+        (Point | None, None, None),
+        (Point | None, Point(1), {"xAxis": 1, "note": None}),
+        (Point | CallToolResult, Point(1), {"xAxis": 1, "note": None}),
+        (Annotated[int, Meta(ge=1)], 1, 1),
+        (Sequence[int], [1], [1]),
+    ],
+)
+def test_structured_values_travel_as_data_and_as_text(annotation: Any, value: Any, data: Any) -> None:
+    output = compile_output(annotation)
+    assert output.schema is not None
+    result = output.shape(value)
+    assert result == structured(data, encode(data).decode())
+    jsonschema_rs.validate(output.schema, msgspec.json.decode(encode(data)))
+
+
+def test_the_schema_may_be_of_any_type() -> None:
+    assert compile_output(int).schema == {"type": "integer"}
+    assert compile_output(list[int]).schema == {"type": "array", "items": {"type": "integer"}}
+    assert compile_output(int | None).schema == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    assert compile_output(Annotated[int, Meta(description="How many.")]).schema == {
+        "type": "integer",
+        "description": "How many.",
+    }
+
+
+def test_the_schema_of_a_union_speaks_only_of_values() -> None:
+    assert compile_output(int | CallToolResult | InputRequiredResult).schema == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, "3"),
+        (int, True),
+        (int, None),
+        (Row, {"id": 1}),
+        (Row, {"id": "1", "at": date(2024, 1, 1)}),
+        (Day, {"date": "tomorrow", "high": 1}),
+        (Day, Point(1)),
+        (list[Day], [{"high": 1}]),
+        (list[str], "abc"),
+        (Literal["a"], "b"),
+        (Annotated[int, Meta(ge=1)], 0),
+        (dict[str, int], IMAGE),
+    ],
+)
+def test_a_value_that_breaks_the_published_schema_is_an_error(annotation: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="the result does not fit its annotation: "):
+        compile_output(annotation).shape(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"a": [1.0, math.nan]}, r"not JSON: NaN at \$\.a\[1\]"),
+        ({"a": [math.inf]}, r"not JSON: Infinity at \$\.a\[0\]"),
+        ({"a": ["\ud800"]}, "surrogate"),
+        ({(1,): []}, "keys"),
+    ],
+)
+def test_what_is_no_json_is_refused(value: Any, says: str) -> None:
+    for annotation in (Any, dict[Any, Any], dict[Any, list[Any]]):
+        with pytest.raises(ValueError, match=says):
+            shaped(annotation, value)
+
+
+def test_an_annotation_without_json_form_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"^result: type <class 'complex'> is not supported$"):
+        compile_output(complex)
+    with pytest.raises(TypeError, match=r"^run \(a\.py:3\): result: .*`tag`"):
+        compile_output(Day | Point, where="run (a.py:3)")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_ANY: Output = compile_output(Any)
+
+
+@given(_json)
+def test_any_json_is_sent_or_refused(value: Any) -> None:
+    try:
+        result = _ANY.shape(value)
+    except ValueError as exc:
+        assert "not JSON" in str(exc)  # noqa: PT017
+        return
+    assert isinstance(result, CallToolResult)
+    sent = msgspec.json.decode(encode(result))
+    if result.structured_content is not UNSET:
+        assert sent["structuredContent"] == value
+        assert msgspec.json.decode(sent["content"][0]["text"]) == value
+
+
+# Resources.
+
+
+@pytest.mark.parametrize(
+    ("value", "mime_type", "contents"),
+    [
+        ("a", None, [ResourceContents(uri="u", text="a")]),
+        ("", "text/plain", [ResourceContents(uri="u", mime_type="text/plain", text="")]),
+        (b"\xff", "image/png", [ResourceContents(uri="u", mime_type="image/png", blob="/w==")]),
+        (bytearray(b"hi"), None, [ResourceContents(uri="u", blob="aGk=")]),
+        (CONTENTS, "text/plain", [CONTENTS]),
+        ([CONTENTS, "a"], None, [CONTENTS, ResourceContents(uri="u", text="a")]),
+        ({"a": 1}, None, [ResourceContents(uri="u", mime_type="application/json", text='{"a":1}')]),
+        ({"a": 1}, "application/x", [ResourceContents(uri="u", mime_type="application/x", text='{"a":1}')]),
+        ([], None, [ResourceContents(uri="u", mime_type="application/json", text="[]")]),
+        ([1, "a"], None, [ResourceContents(uri="u", mime_type="application/json", text='[1,"a"]')]),
+        (None, None, [ResourceContents(uri="u", mime_type="application/json", text="null")]),
+        (Point(1), None, [ResourceContents(uri="u", mime_type="application/json", text='{"xAxis":1,"note":null}')]),
+    ],
+)
+def test_resource_contents(value: Any, mime_type: str | None, contents: list[ResourceContents]) -> None:
+    assert resource_contents(value, "u", mime_type) == contents
+
+
+def test_resources_that_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match="surrogate"):
+        resource_contents("\ud800", "u", None)
+    with pytest.raises(ValueError, match="NaN"):
+        resource_contents([math.nan], "u", None)
+    with pytest.raises(TypeError, match="`object`"):
+        resource_contents(object(), "u", None)
+
+
+# Prompts.
+
+
+def test_prompt_messages() -> None:
+    said = PromptMessage(role="assistant", content=TextContent(text="b"))
+    assert prompt_messages("a") == [PromptMessage(role="user", content=TextContent(text="a"))]
+    assert prompt_messages(IMAGE) == [PromptMessage(role="user", content=IMAGE)]
+    assert prompt_messages(said) == [said]
+    assert prompt_messages(["a", said, CONTENTS]) == [
+        PromptMessage(role="user", content=TextContent(text="a")),
+        said,
+        PromptMessage(role="user", content=EmbeddedResource(resource=CONTENTS)),
+    ]
+    assert prompt_messages(()) == []
+
+
+def test_a_whole_prompt_passes() -> None:
+    whole = GetPromptResult(messages=[], description="d")
+    assert prompt_messages(whole) is whole
+
+
+@pytest.mark.parametrize("value", [None, 3, {"role": "user"}, b"a", [["a"]], ["a", 3]])
+def test_a_prompt_of_anything_else_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="a prompt returned `"):
+        prompt_messages(value)
+
+
+def test_every_block_is_known() -> None:
+    sound = AudioContent(data="aGk=", mime_type="audio/wav")
+    embedded = EmbeddedResource(resource=CONTENTS)
+    blocks: list[ContentBlock] = [TextContent(text="a"), IMAGE, sound, LINK, embedded]
+    assert shaped(Any, blocks).content == blocks

@@ -1,0 +1,249 @@
+"""Every official example decodes and re-encodes to equal JSON; no example folder is overlooked."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail.wire import (
+    completion,
+    content,
+    elicitation,
+    inputs,
+    lifecycle,
+    logs,
+    meta,
+    progress,
+    prompts,
+    resources,
+    roots,
+    sampling,
+    shape,
+    subscriptions,
+    tools,
+)
+
+EXAMPLES = Path(__file__).parents[2].parent / "shared" / "spec" / "2026-07-28" / "examples"
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="official examples are not beside the checkout")
+
+PARTS: dict[str, Any] = {
+    "AudioContent": content.AudioContent,
+    "BlobResourceContents": content.ResourceContents,
+    "CallToolRequestParams": tools.CallToolParams,
+    "CallToolResult": tools.CallToolResult,
+    "CancelledNotificationParams": progress.CancelledParams,
+    "ClientCapabilities": lifecycle.ClientCapabilities,
+    "CompleteRequestParams": completion.CompleteParams,
+    "CompleteResult": completion.CompleteResult,
+    "CreateMessageRequestParams": sampling.CreateMessageParams,
+    "CreateMessageResult": sampling.CreateMessageResult,
+    "DiscoverResult": lifecycle.DiscoverResult,
+    "ElicitRequestFormParams": elicitation.ElicitParams,
+    "ElicitRequestURLParams": elicitation.ElicitParams,
+    "ElicitResult": elicitation.ElicitResult,
+    "EmbeddedResource": content.EmbeddedResource,
+    "GetPromptRequestParams": prompts.GetPromptParams,
+    "GetPromptResult": prompts.GetPromptResult,
+    "ImageContent": content.ImageContent,
+    "InputRequests": dict[str, inputs.InputRequest],
+    "InputRequiredResult": inputs.InputRequiredResult,
+    "ListPromptsResult": prompts.ListPromptsResult,
+    "ListResourceTemplatesResult": resources.ListResourceTemplatesResult,
+    "ListResourcesResult": resources.ListResourcesResult,
+    "ListRootsResult": roots.ListRootsResult,
+    "ListToolsResult": tools.ListToolsResult,
+    "LoggingMessageNotificationParams": logs.LoggingMessageParams,
+    "ModelPreferences": sampling.ModelPreferences,
+    "PaginatedRequestParams": shape.PaginatedParams,
+    "ProgressNotificationParams": progress.ProgressParams,
+    "ReadResourceResult": resources.ReadResourceResult,
+    "Resource": resources.Resource,
+    "ResourceLink": content.ResourceLink,
+    "ResourceUpdatedNotificationParams": subscriptions.ResourceUpdatedParams,
+    "Root": roots.Root,
+    "SamplingMessage": sampling.SamplingMessage,
+    "ServerCapabilities": lifecycle.ServerCapabilities,
+    "SubscriptionsListenResult": subscriptions.ListenResult,
+    "TextContent": content.TextContent,
+    "TextResourceContents": content.ResourceContents,
+    "Tool": tools.Tool,
+    "ToolResultContent": content.ToolResultContent,
+    "ToolUseContent": content.ToolUseContent,
+}
+
+ENVELOPED_PARAMS: dict[str, Any] = {
+    "CallToolRequest": tools.CallToolParams,
+    "CancelledNotification": progress.CancelledParams,
+    "CompleteRequest": completion.CompleteParams,
+    "CreateMessageRequest": sampling.CreateMessageParams,
+    "DiscoverRequest": shape.Params,
+    "ElicitRequest": elicitation.ElicitParams,
+    "GetPromptRequest": prompts.GetPromptParams,
+    "ListPromptsRequest": shape.PaginatedParams,
+    "ListResourceTemplatesRequest": shape.PaginatedParams,
+    "ListResourcesRequest": shape.PaginatedParams,
+    "ListRootsRequest": shape.Params,
+    "ListToolsRequest": shape.PaginatedParams,
+    "LoggingMessageNotification": logs.LoggingMessageParams,
+    "ProgressNotification": progress.ProgressParams,
+    "PromptListChangedNotification": shape.Params,
+    "ReadResourceRequest": resources.ReadResourceParams,
+    "ResourceListChangedNotification": shape.Params,
+    "ResourceUpdatedNotification": subscriptions.ResourceUpdatedParams,
+    "SubscriptionsAcknowledgedNotification": subscriptions.AcknowledgedParams,
+    "SubscriptionsListenRequest": subscriptions.ListenParams,
+    "ToolListChangedNotification": shape.Params,
+}
+
+ENVELOPED_RESULTS: dict[str, Any] = {
+    "CallToolResultResponse": tools.CallToolResult,
+    "CompleteResultResponse": completion.CompleteResult,
+    "DiscoverResultResponse": lifecycle.DiscoverResult,
+    "GetPromptResultResponse": prompts.GetPromptResult,
+    "ListPromptsResultResponse": prompts.ListPromptsResult,
+    "ListResourceTemplatesResultResponse": resources.ListResourceTemplatesResult,
+    "ListResourcesResultResponse": resources.ListResourcesResult,
+    "ListToolsResultResponse": tools.ListToolsResult,
+    "ReadResourceResultResponse": resources.ReadResourceResult,
+    "SubscriptionsListenResultResponse": subscriptions.ListenResult,
+}
+
+# Plain dicts on our side: the properties of a form.
+FORM_FIELDS = {
+    "BooleanSchema",
+    "NumberSchema",
+    "StringSchema",
+    "TitledMultiSelectEnumSchema",
+    "TitledSingleSelectEnumSchema",
+    "UntitledMultiSelectEnumSchema",
+    "UntitledSingleSelectEnumSchema",
+}
+
+# Answers to several questions: each one is decoded by the question it belongs to.
+ANSWERS = {"InputResponses"}
+
+# Errors travel in the envelope, which jsonrpc.py owns.
+ERRORS = {
+    "HeaderMismatchError",
+    "InternalError",
+    "InvalidParamsError",
+    "MethodNotFoundError",
+    "MissingRequiredClientCapabilityError",
+    "ParseError",
+    "UnsupportedProtocolVersionError",
+}
+
+# Said aloud in an example though absence says the same; we leave such members out.
+SPOKEN_DEFAULTS = [("isError", False), ("mode", "form"), ("mode", "auto")]
+
+
+def samples(*folders: str) -> list[Any]:
+    paths = [path for folder in folders for path in sorted((EXAMPLES / folder).glob("*.json"))]
+    return [pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in paths]
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def again(value: Any, kind: Any) -> Any:
+    return json.loads(msgspec.json.encode(msgspec.json.decode(json.dumps(value), type=kind)))
+
+
+def assert_same(before: Any, after: Any) -> None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        gone = [(name, value) for name, value in before.items() if name not in after]
+        assert all(member in SPOKEN_DEFAULTS for member in gone), gone
+        assert set(after) <= set(before)
+        for name, value in after.items():
+            assert_same(before[name], value)
+    elif isinstance(before, list) and isinstance(after, list):
+        assert len(before) == len(after)
+        for left, right in zip(before, after, strict=True):
+            assert_same(left, right)
+    else:
+        assert before == after
+        assert isinstance(before, bool) == isinstance(after, bool)
+
+
+def test_no_example_folder_is_overlooked() -> None:
+    known = [*PARTS, *ENVELOPED_PARAMS, *ENVELOPED_RESULTS, *FORM_FIELDS, *ANSWERS, *ERRORS]
+    assert len(known) == len(set(known))
+    assert {folder.name for folder in EXAMPLES.iterdir()} == set(known)
+
+
+@pytest.mark.parametrize("path", samples(*PARTS))
+def test_a_part_comes_back_equal(path: Path) -> None:
+    value = read(path)
+    assert_same(value, again(value, PARTS[path.parent.name]))
+
+
+@pytest.mark.parametrize("path", samples(*ENVELOPED_PARAMS))
+def test_params_in_an_envelope_come_back_equal(path: Path) -> None:
+    params = read(path).get("params", {})
+    assert_same(params, again(params, ENVELOPED_PARAMS[path.parent.name]))
+
+
+@pytest.mark.parametrize("path", samples(*ENVELOPED_RESULTS))
+def test_a_result_in_an_envelope_comes_back_equal(path: Path) -> None:
+    result = read(path)["result"]
+    assert_same(result, again(result, ENVELOPED_RESULTS[path.parent.name]))
+
+
+@pytest.mark.parametrize("path", samples(*FORM_FIELDS))
+def test_a_form_field_passes_untouched(path: Path) -> None:
+    form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"field": read(path)}}}
+    assert again(form, elicitation.ElicitParams) == form
+
+
+@pytest.mark.parametrize("path", samples("InputRequests"))
+def test_questions_decode_by_their_method(path: Path) -> None:
+    by_method: dict[str, Any] = {
+        "elicitation/create": elicitation.ElicitParams,
+        "sampling/createMessage": sampling.CreateMessageParams,
+        "roots/list": shape.Params,
+    }
+    for question in read(path).values():
+        assert_same(question["params"], again(question["params"], by_method[question["method"]]))
+
+
+@pytest.mark.parametrize("path", samples("InputResponses"))
+def test_answers_decode_by_their_question(path: Path) -> None:
+    answers = read(path)
+    retry = {"name": "tool", "inputResponses": answers}
+    assert again(retry, tools.CallToolParams) == retry
+    for answer in answers.values():
+        kind = elicitation.ElicitResult if "action" in answer else sampling.CreateMessageResult
+        assert_same(answer, again(answer, kind))
+
+
+def metas(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if isinstance(value.get("_meta"), dict):
+            yield value["_meta"]
+        for inner in value.values():
+            yield from metas(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from metas(inner)
+
+
+def test_the_callers_particulars_in_meta_come_back_equal() -> None:
+    kinds: dict[str, Any] = {
+        meta.CLIENT_INFO: lifecycle.Implementation,
+        meta.SERVER_INFO: lifecycle.Implementation,
+        meta.CLIENT_CAPABILITIES: lifecycle.ClientCapabilities,
+        meta.LOG_LEVEL: logs.LoggingLevel,
+    }
+    seen: set[str] = set()
+    for path in EXAMPLES.glob("*/*.json"):
+        for found in metas(read(path)):
+            seen |= set(found)
+            for key in found.keys() & kinds.keys():
+                assert_same(found[key], again(found[key], kinds[key]))
+    assert {meta.CLIENT_INFO, meta.CLIENT_CAPABILITIES, meta.PROTOCOL_VERSION, meta.SUBSCRIPTION_ID} <= seen
+    assert all(meta.valid_key(key) for key in seen)
