@@ -131,9 +131,10 @@ class Busy(ProtocolError):
     # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
     code = 429
 
-    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+    def __init__(self, message: str, retry_after: float = 1.0, *, own: bool = False) -> None:
         super().__init__(message, {"retryAfterMs": int(retry_after * 1000)})
         self.retry_after = retry_after
+        self.own = own  # whether it is the caller's own share that is used up, not everyone's
 
 
 class PeerError(MCPError):

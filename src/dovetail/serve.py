@@ -5,20 +5,19 @@ The framework knows no transport and the transports know no framework; they meet
 
 import asyncio
 import contextlib
-import logging
 import multiprocessing
 import multiprocessing.connection
 import signal
+import sys
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
+from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
 from dovetail.transports.duplex import Duplex
 from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines, private_streams
 from dovetail.transports.watchdog import Watchdog
-
-log = logging.getLogger("dovetail")
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
@@ -114,10 +113,13 @@ def run_http(
     workers: int = 1,
     ssl_certfile: str | None = None,
     ssl_keyfile: str | None = None,
-    log_level: str = "warning",
+    anonymous: bool = False,
     **options: Any,
 ) -> None:
-    """Serve over HTTP with uvicorn until a signal comes."""
+    """Serve over HTTP with uvicorn until a signal comes.
+
+    On an address others can reach, callers must be authenticated; `anonymous=True` serves everyone.
+    """
     from dovetail.transports.web import bound_socket
 
     if workers > 1 and options.get("sessions", True):
@@ -125,10 +127,16 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
+    if host not in LOOPBACK and not anonymous and options.get("authenticate") is None:
+        raise ValueError(
+            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
+            "if that is meant"
+        )
     listener = bound_socket(host, port)
-    address = listener.getsockname()
+    shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
-    log.info("serving on %s://%s:%d%s", scheme, host, address[1], options.get("path", "/mcp"))
+    path = options.get("path", "/mcp")
+    sys.stderr.write(f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n")
     ssl = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
     if workers == 1:
         _work(server, listener, ssl, options)

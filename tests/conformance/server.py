@@ -287,7 +287,7 @@ async def test_input_required_result_list_roots(ctx: Context) -> str:
 
 
 @app.tool
-def test_input_required_result_request_state(ctx: Context) -> Any:
+def test_input_required_result_request_state(ctx: Context) -> str | InputRequired:
     """Drive the rounds by hand and insist on the state."""
     if ctx.request_state == "confirming" and "confirm" in ctx.answers:
         return "Confirmed: state-ok"

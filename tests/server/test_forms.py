@@ -22,7 +22,7 @@ from dovetail.server.forms import compile_form
 class Seat(enum.Enum):
     WINDOW = "w"
     EXTRA_LEG_ROOM = "x"
-    Aisle = "a"
+    AisleSeat = "a"
 
 
 class Same(enum.StrEnum):
@@ -45,7 +45,7 @@ class Booking:
     at: datetime | None = None
     weight: Annotated[float, Meta(ge=0, lt=100)] = 1.5
     insured: bool = False
-    seat: Seat = Seat.Aisle
+    seat: Seat = Seat.AisleSeat
     meal: Literal["vegan", "meat", "fish"] = "meat"
     extras: Annotated[list[Seat], Meta(min_length=1, max_length=2)] = field(default_factory=lambda: [Seat.WINDOW])
     days: set[Literal["sun", "mon"]] = field(default_factory=lambda: {"mon"})
@@ -55,7 +55,7 @@ def test_every_kind_of_field() -> None:
     options = [
         {"const": "w", "title": "Window"},
         {"const": "x", "title": "Extra leg room"},
-        {"const": "a", "title": "Aisle"},
+        {"const": "a", "title": "AisleSeat"},
     ]
     assert compile_form(Booking).schema == {
         "type": "object",

@@ -42,6 +42,7 @@ class Exchange(Struct, eq=False):
     meta: dict[str, Any]
     caller: Caller
     headers: Mapping[bytes, bytes] | None = None  # where the transport has any
+    origin: str | None = None  # whose share of the limits it uses, where callers can be told apart
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None

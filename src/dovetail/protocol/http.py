@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import clip
+from dovetail.errors import Busy, ProtocolError, clip
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -21,8 +21,20 @@ STATUS: Final = {
     -32020: 400,
     -32021: 400,
     -32022: 400,
-    429: 503,
 }
+
+
+def status_of(exc: ProtocolError) -> int:
+    """The status an error response travels with."""
+    if isinstance(exc, Busy):
+        return 429 if exc.own else 503
+    return STATUS.get(exc.code, 200)
+
+
+def retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
+    """When to come back, where that makes sense."""
+    return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
+
 
 JSON: Final = b"application/json"
 SSE: Final = b"text/event-stream"

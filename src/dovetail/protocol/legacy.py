@@ -81,14 +81,14 @@ class Session:
         """The answer to what concerns only the session; None for everything else."""
         if exchange.method not in _OWN:
             return None
-        capabilities = service.capabilities()
         match exchange.method:
             case "logging/setLevel":
-                if capabilities.logging is None:
+                if service.capabilities().logging is None:
                     raise MethodNotFound(exchange.method)
                 self.caller.level = severity(convert(exchange.params, SetLevelParams).level)
             case "resources/subscribe" | "resources/unsubscribe":
-                if capabilities.resources is None or not capabilities.resources.subscribe:
+                offered = service.capabilities().resources
+                if offered is None or not offered.subscribe:
                     raise MethodNotFound(exchange.method)
                 self._subscribe(exchange)
             case _:

@@ -24,6 +24,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     meta: int = 64 * KiB
     calls: int = 2000  # in flight in the process: 503
     calls_per_connection: int = 256  # in flight on one duplex connection or session: 429
+    calls_per_principal: int = 256  # in flight for one principal or remote address over HTTP: 429
     threads: int = 64  # synchronous functions at work
     waiting: int = 256  # synchronous functions that wait for a thread
     waiting_time: float = 5.0
@@ -36,8 +37,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     session_idle: float = 30 * 60.0
     session_lifetime: float = 24 * 3600.0
     streams: int = 100  # open event streams of one principal: 429
-    listens: int = 32  # subscriptions/listen of one connection or principal: 429
-    queue: int = 256  # notifications waiting for one reader
+    listens: int = 32  # subscriptions/listen of one principal or remote address: 429
     replay_events: int = 1000
     replay_bytes: int = 10 * MiB
     replay_time: float = 300.0

@@ -54,6 +54,11 @@ class Modern:
         self._result_limit = result_limit
         self._stamp = encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
 
+    @property
+    def serves(self) -> bool:
+        """Whether any revision of this era is served at all."""
+        return bool(self._served)
+
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: str | None = None
     ) -> Exchange:
@@ -113,7 +118,7 @@ def _mirror(header: bytes, headers: Mapping[bytes, bytes], value: Any) -> None:
     name = header.decode("ascii")
     if given is None:
         raise HeaderMismatch(f"Header mismatch: {name} is required")
-    text = decode_value(given) if header == NAME_HEADER else given.decode("latin-1")
+    text = decode_value(given, header=name) if header == NAME_HEADER else given.decode("latin-1")
     if text != value:
         raise HeaderMismatch(f"Header mismatch: {name} says '{clip(text, 64)}', the body something else")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+from dovetail.server.asking import InputRequired
 from dovetail.server.schema import alternatives, read_as, schema_of, to_json
 from dovetail.wire.content import (
     AudioContent,
@@ -55,7 +56,7 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
     """
     # A union with whole results leaves the author the last word; the schema speaks of its other members.
     kinds = alternatives(annotation)
-    values = [kind for kind in kinds if kind not in _RESULTS]
+    values = [kind for kind in kinds if kind not in _RESULTS and kind is not InputRequired]
     if values == [str]:
         return Output(None, _shape_text)
     if any(_is_blocks(kind) for kind in values):

@@ -23,14 +23,14 @@ class Runner:
         self.timeout = timeout
 
     async def __call__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, principal: str | None
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
     ) -> Any:
         """Call it and wait for its value."""
         if self.is_async:
             return await self.function(*args, **kwargs)
         if self.inline:
             return self.function(*args, **kwargs)
-        return await threads.run(self.function, args, kwargs, principal)
+        return await threads.run(self.function, args, kwargs, origin)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

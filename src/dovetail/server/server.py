@@ -5,8 +5,10 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, overload
+from weakref import WeakSet
 
 from dovetail.errors import (
     Busy,
@@ -105,12 +107,15 @@ class Server:
         self._tools: dict[str, Tool] = {}
         self._resources: dict[str, Resource] = {}
         self._templates: dict[str, ResourceTemplate] = {}
+        self._templates_by_precision: tuple[ResourceTemplate, ...] = ()
         self._prompts: dict[str, Prompt] = {}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._pages = Pages(page_size, self.limits.cursor)
         self._running: set[Exchange] = set()
+        self._calls: Counter[str] = Counter()
+        self._listens: Counter[str] = Counter()
         self._mailboxes: set[Mailbox] = set()
-        self._sweeping = False
+        self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self.closing = False
         self._lifespan = lifespan
         self._life: Life | None = None
@@ -179,6 +184,7 @@ class Server:
             template = ResourceTemplate(function, uri, **options)
             _new(uri, self._templates, "resource template")
             self._templates[uri] = template
+            self._sort_templates()
         else:
             resource = Resource(function, uri, **options)
             _new(uri, self._resources, "resource")
@@ -188,7 +194,12 @@ class Server:
     def remove_resource(self, uri: str) -> None:
         """Stop offering a resource or a template."""
         del (self._templates if "{" in uri else self._resources)[uri]
+        self._sort_templates()
         self.changed("resources")
+
+    def _sort_templates(self) -> None:
+        by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
+        self._templates_by_precision = tuple(by_precision)
 
     @overload
     def prompt(self, function: F, /) -> F: ...
@@ -294,7 +305,7 @@ class Server:
         return ServerCapabilities(
             experimental=self._experimental,
             logging={},
-            completions={} if self._completers or self._has_choices() else None,
+            completions={} if self._completes() else None,
             prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in offers else None,
             resources=ResourcesCapability(subscribe=True, list_changed=True)
             if self._resources or self._templates or "resources" in offers
@@ -313,7 +324,7 @@ class Server:
         if self._lifespan is not None:
             await self.start()
         if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
-            return await work(exchange)
+            return await self._count(self._listens, self.limits.listens, exchange, work)
         running = self._running
         if len(running) >= self.limits.calls:
             raise Busy("Too many calls are at work")
@@ -321,7 +332,9 @@ class Server:
         exchange.deadline = self._deadline(self.limits.run_time)
         running.add(exchange)
         try:
-            return await work(exchange)
+            if exchange.origin is None:
+                return await work(exchange)
+            return await self._count(self._calls, self.limits.calls_per_principal, exchange, work)
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
@@ -330,6 +343,21 @@ class Server:
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             running.discard(exchange)
+
+    async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
+        """Do the work within its origin's share; where callers cannot be told apart there is none."""
+        origin = exchange.origin
+        if origin is None:
+            return await work(exchange)
+        if counter[origin] >= limit:
+            raise Busy(f"More than {limit} of your requests are at work", own=True)
+        counter[origin] += 1
+        try:
+            return await work(exchange)
+        finally:
+            counter[origin] -= 1
+            if not counter[origin]:
+                del counter[origin]
 
     # Tools
 
@@ -362,7 +390,7 @@ class Server:
             args, kwargs = signature.bind(arguments, None)
             if runner.timeout is not None:
                 exchange.deadline = self._deadline(runner.timeout)
-            return await runner(args, kwargs, self._threads, exchange.caller.principal)
+            return await runner(args, kwargs, self._threads, exchange.origin)
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
         life = self._life.value if self._life is not None else None
         while True:
@@ -371,7 +399,7 @@ class Server:
             if runner.timeout is not None:
                 exchange.deadline = self._deadline(runner.timeout)
             try:
-                value = await runner(args, kwargs, self._threads, exchange.caller.principal)
+                value = await runner(args, kwargs, self._threads, exchange.origin)
             except InputNeeded:
                 return asking.required()
             if not isinstance(value, InputRequired):
@@ -391,7 +419,7 @@ class Server:
     # Resources
 
     async def _read_resource(self, exchange: Exchange) -> Result:
-        self._offered(exchange, self.capabilities().resources)
+        self._check_offered(exchange, "resources", self._resources or self._templates)
         uri = exchange.params.get("uri")
         if type(uri) is not str:
             raise InvalidParams("Invalid params: uri must be a string")
@@ -416,7 +444,7 @@ class Server:
         fixed = self._resources.get(uri)
         if fixed is not None:
             return fixed, {}
-        for template in sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True):
+        for template in self._templates_by_precision:
             found = template.template.match(uri)
             if found is not None:
                 return template, found
@@ -425,7 +453,7 @@ class Server:
     # Prompts
 
     async def _get_prompt(self, exchange: Exchange) -> Result:
-        self._offered(exchange, self.capabilities().prompts)
+        self._check_offered(exchange, "prompts", self._prompts)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
         prompt = self._prompts.get(name) if type(name) is str else None
         if prompt is None:
@@ -443,7 +471,8 @@ class Server:
     # Completion
 
     async def _complete(self, exchange: Exchange) -> Result:
-        self._offered(exchange, self.capabilities().completions)
+        if not self._completes():
+            raise MethodNotFound(exchange.method)
         params = typed(exchange, CompleteParams)
         of = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         holder: Any = (self._prompts if isinstance(params.ref, PromptReference) else self._templates).get(of)
@@ -458,28 +487,30 @@ class Server:
         else:
             others = (params.context.arguments if params.context else None) or {}
             args = completer.arguments(value, others)
-            found = await completer.runner(args, {}, self._threads, exchange.caller.principal)
+            found = await completer.runner(args, {}, self._threads, exchange.origin)
         return CompleteResult(completion=suggestions(found))
 
-    def _has_choices(self) -> bool:
-        return any(one.signature.choices for one in (*self._prompts.values(), *self._templates.values()))
+    def _completes(self) -> bool:
+        return bool(self._completers) or any(
+            one.signature.choices for one in (*self._prompts.values(), *self._templates.values())
+        )
 
     # Lists
 
     async def _list_tools(self, exchange: Exchange) -> bytes:
-        self._offered(exchange, self.capabilities().tools)
+        self._check_offered(exchange, "tools", self._tools)
         return self._page(exchange, self._tools, "tools", ListToolsResult)
 
     async def _list_resources(self, exchange: Exchange) -> bytes:
-        self._offered(exchange, self.capabilities().resources)
+        self._check_offered(exchange, "resources", self._resources or self._templates)
         return self._page(exchange, self._resources, "resources", ListResourcesResult)
 
     async def _list_templates(self, exchange: Exchange) -> bytes:
-        self._offered(exchange, self.capabilities().resources)
+        self._check_offered(exchange, "resources", self._resources or self._templates)
         return self._page(exchange, self._templates, "resource_templates", ListResourceTemplatesResult)
 
     async def _list_prompts(self, exchange: Exchange) -> bytes:
-        self._offered(exchange, self.capabilities().prompts)
+        self._check_offered(exchange, "prompts", self._prompts)
         return self._page(exchange, self._prompts, "prompts", ListPromptsResult)
 
     def _page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> bytes:
@@ -488,8 +519,8 @@ class Server:
     def _lifetime(self, method: str) -> Lifetime:
         return self._lifetimes.get(method) or self._lifetimes[""]
 
-    def _offered(self, exchange: Exchange, capability: Any) -> None:
-        if capability is None:
+    def _check_offered(self, exchange: Exchange, name: str, registered: Mapping[str, Any]) -> None:
+        if not registered and name not in self._offers:
             raise MethodNotFound(exchange.method)
 
     async def _discover(self, exchange: Exchange) -> Result:
@@ -528,8 +559,8 @@ class Server:
 
     def _deadline(self, seconds: float) -> float:
         loop = asyncio.get_running_loop()
-        if not self._sweeping:
-            self._sweeping = True
+        if loop not in self._sweeping:
+            self._sweeping.add(loop)
             loop.call_later(_SWEEP, self._sweep, loop)
         return loop.time() + seconds
 
@@ -539,9 +570,10 @@ class Server:
         for exchange in tuple(self._running):
             if exchange.deadline is not None and now > exchange.deadline:
                 exchange.end("timeout")
-        self._sweeping = bool(self._running)
-        if self._sweeping:
+        if self._running:
             loop.call_later(_SWEEP, self._sweep, loop)
+        else:
+            self._sweeping.discard(loop)
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)

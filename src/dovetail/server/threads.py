@@ -19,15 +19,15 @@ _IDLE = 10.0  # how long a thread waits for more work before it ends
 
 
 class _Job:
-    __slots__ = ("args", "context", "function", "future", "kwargs", "loop", "principal")
+    __slots__ = ("args", "context", "function", "future", "kwargs", "loop", "origin")
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], principal: str | None
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
-        self.principal = principal
+        self.origin = origin
         self.context = contextvars.copy_context()
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
@@ -71,15 +71,15 @@ class Threads:
         self._busy: Counter[str] = Counter()
 
     async def run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], principal: str | None
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> Any:
         """Call the function in a thread; Busy if none is free in time."""
-        job = _Job(function, args, kwargs, principal)
+        job = _Job(function, args, kwargs, origin)
         with self._lock:
             if len(self._jobs) >= self._limits.waiting:
                 raise Busy("Too many calls wait for a thread")
-            if principal is not None and self._busy[principal] >= max(1, self._limits.threads // 2):
-                raise Busy("Too many calls of one principal are at work")
+            if origin is not None and self._busy[origin] >= max(1, self._limits.threads // 2):
+                raise Busy("Too many calls of one caller are at work")
             self._jobs.append(job)
             self._staff()
         waiting = job.loop.call_later(self._limits.waiting_time, self._give_up, job)
@@ -121,13 +121,13 @@ class Threads:
                 job = self._jobs.popleft()
             finally:
                 self._idle -= 1
-            if job.principal is not None:
-                self._busy[job.principal] += 1
+            if job.origin is not None:
+                self._busy[job.origin] += 1
             return job
 
     def _left(self, job: _Job) -> None:
-        if job.principal is not None:
+        if job.origin is not None:
             with self._lock:
-                self._busy[job.principal] -= 1
-                if not self._busy[job.principal]:
-                    del self._busy[job.principal]
+                self._busy[job.origin] -= 1
+                if not self._busy[job.origin]:
+                    del self._busy[job.origin]

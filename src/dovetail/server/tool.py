@@ -42,7 +42,7 @@ class Tool:
             if input_schema is None
             else Verbatim(function, input_schema)
         )
-        self.output = compile_output(self.signature.returns)
+        self.output = compile_output(self.signature.returns, where=self.signature.where)
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.declaration = wire.Tool(
             name=name or function.__name__,
@@ -71,6 +71,7 @@ class Verbatim:
         inner = compile_signature(function, context_type=Context)
         self.context = inner.context
         self.returns = inner.returns
+        self.where = inner.where
         names = inner.parameters
         is_open = inner.schema.get("additionalProperties") is not False
         if len(names) != 1 and not is_open:

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from dovetail.errors import Busy, InternalError, InvalidRequest, ParseError, ProtocolError
+from dovetail.errors import InternalError, InvalidRequest, ParseError, ProtocolError
 from dovetail.protocol import modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
-from dovetail.protocol.http import JSON, LOOPBACK, STATUS, Gate, Refusal, accepted, collect, media_type
+from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, retry_header, status_of
 from dovetail.transports.reply import Headers, Reply, Responses, Send, send_body, send_json
 from dovetail.transports.sessions import Post, Sessions
 from dovetail.transports.sse_2024 import OldTransport
@@ -135,18 +135,21 @@ class Endpoint:
         except ParseError as exc:
             await send_json(send, 400, jsonrpc.refusal(None, exc), cors)
             return
-        reply = Reply(send, mode, cors, self._limits.keep_alive)
-        if headers.get(modern.VERSION_HEADER) in _STATELESS or (type(message) is dict and modern.speaks(message)):
-            await self._stateless(message, headers, principal, reply, receive, len(body))
+        address = _address(scope)
+        if self._modern.serves and (
+            headers.get(modern.VERSION_HEADER) in _STATELESS or (type(message) is dict and modern.speaks(message))
+        ):
+            reply = Reply(send, mode, cors, self._limits.keep_alive)
+            await self._stateless(message, headers, principal, address, reply, receive, len(body))
         else:
-            post = Post(message, headers, principal, _address(scope), send, mode, cors, len(body))
-            await self._sessions.post(post)
+            await self._sessions.post(Post(message, headers, principal, address, send, mode, cors, len(body)))
 
     async def _stateless(
         self,
         message: Any,
         headers: dict[bytes, bytes],
         principal: str | None,
+        address: str | None,
         reply: Reply,
         receive: Receive,
         size: int,
@@ -165,6 +168,7 @@ class Endpoint:
             await self._refuse(reply, jsonrpc.readable_id(message), exc)
             return
         exchange.emit = reply.emit
+        exchange.origin = principal or address
         watch = _Watch(exchange, receive)
         try:
             result = await Suspending(self._service.handle(exchange), watch.start)
@@ -185,8 +189,7 @@ class Endpoint:
             watch.stop()
 
     async def _refuse(self, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> None:
-        extra: Headers = [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
-        await reply.finish(self._modern.refuse(id, exc), STATUS.get(exc.code, 200), extra)
+        await reply.finish(self._modern.refuse(id, exc), status_of(exc), retry_header(exc))
 
     def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
         """How the answer may look: what the server is set to, narrowed by what the client takes."""

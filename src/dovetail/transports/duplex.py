@@ -105,7 +105,7 @@ class Duplex:
         return False
 
     def _request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
-        if modern.speaks(message):
+        if self._modern.serves and modern.speaks(message):
             exchange = self._modern.admit(message, None, self._principal)
         elif message["method"] == legacy.INITIALIZE and self._session is None:
             self._initialize(message, reply)
@@ -146,7 +146,9 @@ class Duplex:
             self._settled(reply)
             return
         if len(self._running) >= self._limits.calls_per_connection:
-            raise Busy(f"More than {self._limits.calls_per_connection} requests are in flight on this connection")
+            raise Busy(
+                f"More than {self._limits.calls_per_connection} requests are in flight on this connection", own=True
+            )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
         exchange.task = self._loop.create_task(self._serve(exchange, reply))

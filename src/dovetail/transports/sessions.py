@@ -18,7 +18,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import downgrade, legacy, sse
 from dovetail.protocol.exchange import Exchange, Service, check_meta
-from dovetail.protocol.http import Refusal, accepted
+from dovetail.protocol.http import Refusal, accepted, retry_header, status_of
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.transports.reply import STREAM_HEADERS, Headers, Reply, Responses, Send, send_body, send_json
 from dovetail.transports.resumable import Reader, Receive, SessionReply, resumed
@@ -26,7 +26,7 @@ from dovetail.transports.session import STANDALONE, Session, change
 from dovetail.transports.streams import Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.jsonrpc import Id
-from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP
+from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP, stateless
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -53,7 +53,7 @@ class Sessions:
     """All sessions of one endpoint."""
 
     def __init__(self, service: Service, *, stateful: bool) -> None:
-        self.stateful = stateful
+        self.stateful = stateful and any(not stateless(one) for one in service.revisions)
         self._service = service
         self._limits = service.limits
         self._sessions: dict[str, Session] = {}
@@ -102,6 +102,7 @@ class Sessions:
         try:
             exchange = session.rules.admit(message)
             exchange.headers = post.headers
+            exchange.origin = post.principal or post.address
             own = session.rules.own(exchange, self._service)
             if own is not None:
                 await send_json(post.send, 200, legacy.seal(exchange, own, self._limits.result), post.cors)
@@ -111,7 +112,7 @@ class Sessions:
             if post.size > self._limits.meta:
                 check_meta(exchange, self._limits.meta)
             if session.running is not None and len(session.running) >= self._limits.calls_per_connection:
-                raise Busy("Too many requests are in flight in this session")
+                raise Busy("Too many requests are in flight in this session", own=True)
         except ProtocolError as exc:
             await _refuse(post, message["id"], exc, session.revision)
             return
@@ -329,8 +330,5 @@ def _cancelled(exchange: Exchange) -> bytes | None:
 
 async def _refuse(post: Post, id: Id | None, exc: ProtocolError, revision: str | None = None) -> None:
     body = jsonrpc.refusal(id, exc) if revision is None else legacy.refuse(revision, id, exc)
-    if isinstance(exc, Busy):
-        status, headers = 429, [(b"retry-after", b"1")]
-    else:
-        status, headers = (400 if revision is None else 200), []
-    await send_json(post.send, status, body, post.cors + headers)
+    status = status_of(exc) if isinstance(exc, Busy) or revision is None else 200
+    await send_json(post.send, status, body, post.cors + retry_header(exc))

@@ -1,0 +1,167 @@
+"""A small HTTP/1.1 client for tests: one connection per request, every byte under the test's control.
+
+`Web(port).open(...)` returns when the head of the answer is there; the body is read on demand, whole or event by event.
+The event stream parser is deliberately not the project's own.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+
+PATIENCE = 10.0
+
+
+@dataclass
+class Event:
+    """One block of an event stream; a comment has no data and no id, only `comment`."""
+
+    data: str | None = None
+    name: str | None = None
+    id: str | None = None
+    retry: int | None = None
+    comment: bool = False
+
+    @property
+    def message(self) -> Any:
+        return json.loads(self.data) if self.data else None
+
+
+@dataclass
+class Response:
+    """An answer whose head has arrived."""
+
+    status: int
+    raw_headers: list[tuple[bytes, bytes]]
+    _connection: h11.Connection
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    events_seen: list[Event] = field(default_factory=list)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            event = await _next(self._connection, self._reader)
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                await self.close()
+                return
+            else:
+                raise ConnectionResetError(f"the answer broke off: {event}")
+
+    async def read(self) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return b"".join([chunk async for chunk in self.chunks()])
+
+    async def json(self) -> Any:
+        return json.loads(await self.read())
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The blocks of an event stream, comments included."""
+        held = b""
+        async for chunk in self.chunks():
+            held += chunk
+            *blocks, held = held.split(b"\n\n")
+            for block in blocks:
+                event = _event(block)
+                self.events_seen.append(event)
+                yield event
+        assert held == b"", f"the stream ended inside an event: {held!r}"
+
+    async def close(self) -> None:
+        """Drop the connection, whatever is still to come."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+
+    def abort(self) -> None:
+        """Drop the connection at once, as a client that died."""
+        self._writer.transport.abort()
+
+
+@dataclass
+class Web:
+    """Where a server listens."""
+
+    port: int
+    host: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
+
+    async def open(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str | None] | Iterable[tuple[str, str | None]] = (),
+        body: bytes = b"",
+    ) -> Response:
+        """Send a request; the answer's head. A header of None is left out, so is a default one."""
+        pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        given = {name.lower() for name, _ in pairs}
+        if "host" not in given:
+            pairs.append(("host", f"{self.host}:{self.port}"))
+        if "content-length" not in given and (body or method == "POST"):
+            pairs.append(("content-length", str(len(body))))
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+            connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=1024 * 1024)
+            encoded = [(name.encode(), value.encode("latin-1")) for name, value in pairs if value is not None]
+            try:
+                head = connection.send(h11.Request(method=method, target=path, headers=encoded))
+                # A server may answer before it has read everything, so trouble in writing is no verdict.
+                with contextlib.suppress(ConnectionError):
+                    writer.write(head or b"")
+                    if body:
+                        writer.write(connection.send(h11.Data(data=body)) or b"")
+                    writer.write(connection.send(h11.EndOfMessage()) or b"")
+                    await writer.drain()
+                while True:
+                    event = await _next(connection, reader)
+                    if isinstance(event, h11.Response):
+                        return Response(event.status_code, list(event.headers), connection, reader, writer)
+                    assert isinstance(event, h11.InformationalResponse), f"no answer but {event}"
+            except BaseException:
+                writer.transport.abort()
+                raise
+
+
+async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await reader.read(65536))
+    return event
+
+
+def _event(block: bytes) -> Event:
+    event, data = Event(), []
+    for line in block.decode().split("\n"):
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "":
+                event.comment = True
+            case "data":
+                data.append(value)
+            case "event":
+                event.name = value
+            case "id":
+                event.id = value
+            case "retry":
+                event.retry = int(value)
+            case _:
+                raise AssertionError(f"not a field of an event: {line!r}")
+    if data:
+        event.data, event.comment = "\n".join(data), False
+    return event
