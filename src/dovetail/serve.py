@@ -154,10 +154,11 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
 
     async def serve() -> None:
         dog.start()
-        await WebServer(config, stopping).serve([listener])
+        await WebServer(config, stopping, endpoint.close).serve([listener])
         dog.end_within(_LEAVE_GRACE, 0)
 
-    config = configure(server.asgi(**options), server.limits, **ssl)
+    endpoint = server.asgi(**options)
+    config = configure(endpoint, server.limits, **ssl)
     _run(serve())
     dog.stop()
 

@@ -83,6 +83,8 @@ class Endpoint:
             if self._health and path in ("/live", "/ready"):
                 await self._tell_health(path, send)
                 return
+            if not self.ready:
+                raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
             server = scope.get("server")
             self._gate.check(headers, server[0] if server else None)
             await self._route(path, scope, headers, receive, send, cors)
@@ -264,7 +266,7 @@ class Endpoint:
         ]
 
     async def _tell_health(self, path: str, send: Send) -> None:
-        good = path == "/live" or (self.ready and not getattr(self._service, "closing", False))
+        good = path == "/live" or self.ready
         await send_body(send, 200 if good else 503, [(b"content-type", b"text/plain")], b"ok" if good else b"no")
 
     async def _not_http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -278,6 +280,7 @@ class Endpoint:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
+                    self.ready = True
                     if self._on_start is not None:
                         await self._on_start()
                 except Exception as exc:
@@ -291,6 +294,8 @@ class Endpoint:
 
     async def close(self) -> None:
         """Stop taking work, end what is open."""
+        if not self.ready:
+            return
         self.ready = False
         if self._on_stop is not None:
             await self._on_stop()

@@ -7,7 +7,7 @@ of it, or does not read its reply is ended. Signals stop the server in bounded t
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import uvicorn
@@ -17,6 +17,7 @@ from dovetail.protocol.limits import Limits
 
 log = logging.getLogger("dovetail")
 
+_BACKLOG = 2048  # as uvicorn
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -112,9 +113,12 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
 class WebServer(uvicorn.Server):
     """uvicorn, which tells of each signal that asks it to stop: the first starts the clock of the hard stop."""
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[int], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_stop: Callable[[int], None], drain: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._drain = drain
         self._times = 0
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -123,6 +127,13 @@ class WebServer(uvicorn.Server):
         self._on_stop(self._times)
         super().handle_exit(sig, frame)
         self._captured_signals.clear()  # a stop that was asked for is a success, not a death by signal
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more, let what runs come to its end, then close what is left."""
+        for server in self.servers:
+            server.close()
+        await self._drain()
+        await super().shutdown(sockets)
 
 
 def configure(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
@@ -148,6 +159,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(_BACKLOG)  # from here on a client waits instead of being turned away
     except OSError:
         listener.close()
         raise

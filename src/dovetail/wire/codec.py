@@ -16,7 +16,8 @@ MAX_DEPTH: Final = 64  # Go's and Rust's JSON readers stop at 10 000 and 128; no
 MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128 bit integer has 39.
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Possessive, because a matcher that remembers where it could turn back needs a hundred bytes for each one it reads.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _DIGITS_TO_ZERO: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
@@ -31,17 +32,19 @@ T = TypeVar("T")
 
 def decode(data: bytes) -> Any:
     """One JSON value, or ParseError. Reading it any other way would give the same value."""
+    # Before reading: a body of nothing but members would take thirty times its size.
+    if len(data) > MAX_MEMBERS and data.count(b",") >= MAX_MEMBERS:
+        _refuse_members(data)
     try:
         value = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ParseError(f"Parse error: {_reason(exc)}") from None
+    # First, because what follows goes down as deep as the value does.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
+        _refuse_depth(value)
     # A name given twice is dropped by the reader, and its colon with it; `\u` could smuggle one back in.
     if data.count(b":") != encode(value).count(b":") or b"\\u" in data:
         _refuse_duplicates(data)
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
-        _refuse_depth(value)
-    if len(data) > MAX_MEMBERS and data.count(b",") >= MAX_MEMBERS:
-        _refuse_members(data)
     if _TOO_MANY_DIGITS in data.translate(_DIGITS_TO_ZERO):
         _refuse_digits(data)
     return value
@@ -82,16 +85,16 @@ def _refuse_duplicates(data: bytes) -> None:
 
 def _refuse_depth(value: Any) -> None:
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for item in level:
             if type(item) is dict:
                 inner += item.values()
             elif type(item) is list:
                 inner += item
-        if not inner:
+        level = [item for item in inner if type(item) in (dict, list)]
+        if not level:
             return
-        level = inner
     raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
 
 
