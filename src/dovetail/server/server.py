@@ -1,13 +1,13 @@
-"""Server: what is offered (tools, resources, prompts) and how an exchange becomes a result.
+"""Server: how an exchange becomes a result, out of what the server offers.
 
-Knows exchanges, not transports. Everything an author registers is compiled on the spot; a request looks up and runs.
+Knows exchanges, not transports. A request looks up and runs; everything it needs was compiled at registration.
 No author's function can end the server or disturb another call: whatever it raises is contained here.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 from weakref import WeakSet
 
 from dovetail.errors import (
@@ -23,34 +23,28 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
-from dovetail.protocol.exchange import Exchange, Listener, typed
+from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
-from dovetail.server.changes import Changes, Mailbox
-from dovetail.server.complete import Completer, matching, suggestions
+from dovetail.server.changes import Mailbox
+from dovetail.server.complete import matching, suggestions
 from dovetail.server.content import prompt_messages, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
+from dovetail.server.offers import Offers
 from dovetail.server.paging import Pages
-from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Lifetime, Resource, ResourceTemplate
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
-from dovetail.server.tool import Tool, error_result
+from dovetail.server.tool import error_result
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
-from dovetail.wire.lifecycle import (
-    DiscoverResult,
-    Implementation,
-    ListChangedCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-)
-from dovetail.wire.meta import SUBSCRIPTION_ID, valid_key
+from dovetail.wire.lifecycle import DiscoverResult, Implementation
+from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
@@ -58,15 +52,13 @@ from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult
 from dovetail.wire.tools import ListToolsResult
 
-F = TypeVar("F", bound=Callable[..., Any])
 Call = Callable[[Exchange], Awaitable[Any]]
 Middleware = Callable[[Exchange, Call], Awaitable[Any]]
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
-_LISTS: Final = ("tools", "resources", "prompts")
 
 
-class Server:
+class Server(Offers):
     """A server to register tools, resources and prompts on."""
 
     def __init__(
@@ -90,27 +82,19 @@ class Server:
         extensions: dict[str, Any] | None = None,
         debug: bool = False,
     ) -> None:
+        limits = limits or Limits()
+        pages = Pages(page_size, limits.cursor)
+        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions)
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
         self.instructions = instructions
         self.revisions = _known_revisions(revisions)
-        self.limits = limits or Limits()
+        self.limits = limits
         self.debug = debug
-        self.changes = Changes()
         self._lifetimes = _lifetimes(cache)
-        self._offers = _known_lists(offers)
-        self._experimental = experimental
-        self._extensions = _known_keys(extensions)
         self._sealer = Sealer(secrets)
         self._threads = Threads(self.limits)
-        self._tools: dict[str, Tool] = {}
-        self._resources: dict[str, Resource] = {}
-        self._templates: dict[str, ResourceTemplate] = {}
-        self._templates_by_precision: tuple[ResourceTemplate, ...] = ()
-        self._prompts: dict[str, Prompt] = {}
-        self._completers: dict[tuple[str, str], Completer] = {}
-        self._pages = Pages(page_size, self.limits.cursor)
         self._running: set[Exchange] = set()
         self._calls: Counter[str] = Counter()
         self._listens: Counter[str] = Counter()
@@ -139,98 +123,6 @@ class Server:
         """The name the server was given."""
         return self.implementation.name
 
-    # Registration
-
-    @overload
-    def tool(self, function: F, /) -> F: ...
-    @overload
-    def tool(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
-    def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
-
-        Options: name, title, description, icons, annotations, input_schema, output_schema, meta, timeout, inline.
-        """
-        return self._registering(function, options, self.add_tool)
-
-    def add_tool(self, function: Callable[..., Any], **options: Any) -> None:
-        """Register a tool; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        tool = Tool(function, **options)
-        _new(tool.name, self._tools, "tool")
-        self._tools[tool.name] = tool
-        self.changed("tools")
-
-    def remove_tool(self, name: str) -> None:
-        """Stop offering a tool."""
-        del self._tools[name]
-        self.changed("tools")
-
-    def resource(self, uri: str, /, **options: Any) -> Callable[[F], F]:
-        """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
-
-        Options: name, title, description, mime_type, size, icons, annotations, meta, cache, timeout, inline.
-        """
-
-        def register(function: F) -> F:
-            self.add_resource(function, uri, **options)
-            return function
-
-        return register
-
-    def add_resource(self, function: Callable[..., Any], uri: str, **options: Any) -> None:
-        """Register a resource or a template; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        if "{" in uri:
-            template = ResourceTemplate(function, uri, **options)
-            _new(uri, self._templates, "resource template")
-            self._templates[uri] = template
-            self._sort_templates()
-        else:
-            resource = Resource(function, uri, **options)
-            _new(uri, self._resources, "resource")
-            self._resources[uri] = resource
-        self.changed("resources")
-
-    def remove_resource(self, uri: str) -> None:
-        """Stop offering a resource or a template."""
-        del (self._templates if "{" in uri else self._resources)[uri]
-        self._sort_templates()
-        self.changed("resources")
-
-    def _sort_templates(self) -> None:
-        by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
-        self._templates_by_precision = tuple(by_precision)
-
-    @overload
-    def prompt(self, function: F, /) -> F: ...
-    @overload
-    def prompt(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt; options: name, title, description, icons, meta, timeout, inline."""
-        return self._registering(function, options, self.add_prompt)
-
-    def add_prompt(self, function: Callable[..., Any], **options: Any) -> None:
-        """Register a prompt; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        prompt = Prompt(function, **options)
-        _new(prompt.declaration.name, self._prompts, "prompt")
-        self._prompts[prompt.declaration.name] = prompt
-        self.changed("prompts")
-
-    def remove_prompt(self, name: str) -> None:
-        """Stop offering a prompt."""
-        del self._prompts[name]
-        self.changed("prompts")
-
-    def complete(self, of: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by its URI)."""
-
-        def register(function: F) -> F:
-            self._completers[of, argument] = Completer(function)
-            return function
-
-        return register
-
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`."""
         self._middleware.append(function)
@@ -241,33 +133,6 @@ class Server:
         for function in reversed(self._middleware):
             work = _link(function, work)
         return work
-
-    def _registering(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
-        if callable(function):
-            add(function, **options)
-            return function
-
-        def register(decorated: F) -> F:
-            add(decorated, **({"name": function} if function is not None else {}) | options)
-            return decorated
-
-        return register
-
-    # Telling of changes
-
-    def changed(self, *lists: str) -> None:
-        """Say that the list of tools, resources or prompts is another now. From any task or thread."""
-        for name in _known_lists(lists):
-            self._pages.clear()
-            self.changes.publish(topics.LISTS[name])
-
-    def updated(self, uri: str) -> None:
-        """Say that a resource has new contents. From any task or thread."""
-        self.changes.publish(topics.UPDATED, uri)
-
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Register for changes; call what is returned to stop."""
-        return self.changes.listen(listener)
 
     # Life
 
@@ -298,21 +163,6 @@ class Server:
             await asyncio.wait(tasks, timeout=patience)
 
     # What transports call
-
-    def capabilities(self) -> ServerCapabilities:
-        """What is offered now."""
-        offers = self._offers
-        return ServerCapabilities(
-            experimental=self._experimental,
-            logging={},
-            completions={} if self._completes() else None,
-            prompts=ListChangedCapability(list_changed=True) if self._prompts or "prompts" in offers else None,
-            resources=ResourcesCapability(subscribe=True, list_changed=True)
-            if self._resources or self._templates or "resources" in offers
-            else None,
-            tools=ListChangedCapability(list_changed=True) if self._tools or "tools" in offers else None,
-            extensions=self._extensions,
-        )
 
     async def handle(self, exchange: Exchange) -> Result | bytes:
         """The result of one exchange; ProtocolError for everything that is to be refused."""
@@ -490,11 +340,6 @@ class Server:
             found = await completer.runner(args, {}, self._threads, exchange.origin)
         return CompleteResult(completion=suggestions(found))
 
-    def _completes(self) -> bool:
-        return bool(self._completers) or any(
-            one.signature.choices for one in (*self._prompts.values(), *self._templates.values())
-        )
-
     # Lists
 
     async def _list_tools(self, exchange: Exchange) -> bytes:
@@ -520,7 +365,7 @@ class Server:
         return self._lifetimes.get(method) or self._lifetimes[""]
 
     def _check_offered(self, exchange: Exchange, name: str, registered: Mapping[str, Any]) -> None:
-        if not registered and name not in self._offers:
+        if not registered and name not in self._always:
             raise MethodNotFound(exchange.method)
 
     async def _discover(self, exchange: Exchange) -> Result:
@@ -586,30 +431,11 @@ def _link(function: Middleware, inner: Call) -> Call:
     return call
 
 
-def _new(name: str, registry: Mapping[str, Any], kind: str) -> None:
-    if name in registry:
-        raise ValueError(f"a {kind} called {name!r} is already registered")
-
-
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [one for one in revisions if one not in REVISIONS]
     if unknown or not revisions:
         raise ValueError(f"revisions must be some of {', '.join(REVISIONS)}; got {', '.join(unknown) or 'none'}")
     return tuple(one for one in REVISIONS if one in revisions)
-
-
-def _known_lists(names: Iterable[str]) -> frozenset[str]:
-    found = frozenset(names)
-    if not found <= set(_LISTS):
-        raise ValueError(f"expected some of {', '.join(_LISTS)}, got {', '.join(sorted(found))}")
-    return found
-
-
-def _known_keys(keyed: dict[str, Any] | None) -> dict[str, Any] | None:
-    for key in keyed or {}:
-        if not valid_key(key):
-            raise ValueError(f"{key!r} is not a valid _meta key: expected [prefix/]name")
-    return keyed
 
 
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
