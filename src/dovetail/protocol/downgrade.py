@@ -143,10 +143,17 @@ def capabilities(revision: str, ours: ServerCapabilities) -> ServerCapabilities:
     return ours if stateless(revision) else replace(ours, extensions=None)
 
 
-def result(revision: str, method: str, value: Result) -> Result:
-    """A result as a handshake revision expects it."""
+def result(revision: str, method: str, value: Result, *, wraps: bool = False) -> Result:
+    """A result as a handshake revision expects it; `wraps` if the schema of its structured content is wrapped."""
+    if wraps and isinstance(value, CallToolResult) and value.structured_content is not UNSET:
+        value = replace(value, structured_content={"result": value.structured_content})
     change = _RESULTS.get(method)
     return value if change is None else change(revision, value)
+
+
+def is_wrapped(schema: dict[str, Any] | None) -> bool:
+    """Whether an output schema is wrapped for handshake revisions, because it admits more than objects."""
+    return schema is not None and schema.get("type") != "object"
 
 
 def _call_tool(revision: str, value: CallToolResult) -> Result:
@@ -186,7 +193,7 @@ def _tool(revision: str, tool: Tool) -> Tool:
             name=tool.name, description=tool.description, input_schema=tool.input_schema, annotations=annotations
         )
     changes: dict[str, Any] = {"icons": None} if older(revision, R_2025_11_25) else {}
-    if tool.output_schema is not None and tool.output_schema.get("type") != "object":
+    if tool.output_schema is not None and is_wrapped(tool.output_schema):
         changes["output_schema"] = _wrapped(tool.output_schema)
     return replace(tool, **changes) if changes else tool
 

@@ -46,6 +46,7 @@ class Exchange(Struct, eq=False):
     emit: Emit | None = None
     ask: Ask | None = None
     close_stream: Callable[[int], Awaitable[None]] | None = None
+    wraps: bool = False  # whether its structured result stands under `result` where only objects are allowed
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"

@@ -4,6 +4,7 @@ The Host and Origin rules are what keeps a web page from reaching a server on th
 remembered by the raw header bytes, because nearly every request brings the same ones.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ SSE: Final = b"text/event-stream"
 # A header given twice that decides something is ambiguous: two readers could believe two different ones.
 _SINGLE: Final = (b"host", b"origin", b"content-type", b"content-length", b"last-event-id", b"authorization")
 _REMEMBERED: Final = 256
+_UNWANTED: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 
 
 class Refusal(Exception):
@@ -162,6 +164,6 @@ def accepted(value: bytes | None) -> tuple[bool, bool]:
 def _takes(value: bytes, full: bytes, family: bytes) -> bool:
     for part in value.split(b","):
         name, _, parameters = part.partition(b";")
-        if name.strip().lower() in (full, family, b"*/*") and b"q=0" not in parameters.replace(b" ", b"").split(b";"):
+        if name.strip().lower() in (full, family, b"*/*") and not any(map(_UNWANTED.fullmatch, parameters.split(b";"))):
             return True
     return False

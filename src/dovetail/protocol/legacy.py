@@ -135,7 +135,7 @@ def seal(exchange: Exchange, result: Result | bytes, result_limit: int) -> bytes
     if isinstance(result, bytes):
         body = result
     else:
-        body = encode(downgrade.result(exchange.caller.revision, exchange.method, result))
+        body = encode(downgrade.result(exchange.caller.revision, exchange.method, result, wraps=exchange.wraps))
     if len(body) > result_limit and exchange.method == "tools/call":
         raise InternalError(f"The result is larger than {result_limit} bytes")
     return jsonrpc.result(exchange.id, body)

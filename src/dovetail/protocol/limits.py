@@ -19,6 +19,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     header_time: float = 10.0  # 408
     body_time: float = 30.0  # 408
     write_stall: float = 30.0  # the connection is dropped
+    waiting_bytes: int = 8 * MiB  # of slow requests and replies in memory, all together; beyond that on disk
     uri: int = 8 * KiB
     cursor: int = 4 * KiB
     meta: int = 64 * KiB
@@ -40,6 +41,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     listens: int = 32  # subscriptions/listen of one principal or remote address: 429
     replay_events: int = 1000
     replay_bytes: int = 10 * MiB
+    replay_total: int = 32 * MiB  # of all streams; the oldest finished ones give way
     replay_time: float = 300.0
     keep_alive: float = 15.0  # between comments on a quiet event stream
     state_time: float = 600.0  # how long a requestState may be answered

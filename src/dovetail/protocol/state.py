@@ -64,7 +64,8 @@ class Sealer:
             sealed = base64.b64decode(state, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise _refused() from None
-        text = self._decrypt(sealed, binding)
+        # One state, one spelling: the decoder takes both alphabets and does not look at the last bits.
+        text = self._decrypt(sealed, binding) if base64.urlsafe_b64encode(sealed).decode("ascii") == state else None
         if text is None:
             raise _refused()
         try:

@@ -1,7 +1,7 @@
 """What a function returned, as what a client receives: tool results, resource contents, prompt messages.
 
-One rule for tools. No annotation, Any, str, None, bytes, content blocks, lists and mixes of blocks, and whole results
-have no schema: the value decides. Every other annotation has a schema, and its value travels twice: structured, and as
+One rule for tools. No annotation, Any, str, None, bytes, content blocks, lists and mixes of blocks, lists of anything
+and whole results have no schema: the value decides. Every other annotation has a schema, and its value travels twice: structured, and as
 its JSON text in one block. Knows neither function nor request. Invariant: a published schema is kept, or it fails.
 """
 
@@ -34,7 +34,7 @@ ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource, ResourceContents)
 _RESULTS: Final = (CallToolResult, InputRequiredResult)
 _BYTES: Final = (bytes, bytearray, memoryview)
-_SCHEMALESS: Final = (Any, str, NoneType, *_BYTES)
+_SCHEMALESS: Final = (Any, str, NoneType, *_BYTES, list, list[Any], tuple, tuple[Any, ...])
 _BYTES_TEXT: Final = (
     "a tool returned bytes, which do not say what they are: return ImageContent, AudioContent or EmbeddedResource"
 )

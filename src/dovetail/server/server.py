@@ -223,9 +223,9 @@ class Server(Offers):
             raise InvalidParams("Invalid params: arguments must be an object")
         if tool.headers and exchange.headers is not None and exchange.caller.stateless:
             check_params(tool.headers, arguments, exchange.headers)
+        exchange.wraps = tool.wraps
         try:
-            value = await self._run(exchange, tool.runner, tool.signature, arguments)
-            return value if isinstance(value, Result) else tool.output.shape(value)
+            return tool.output.shape(await self._run(exchange, tool.runner, tool.signature, arguments))
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:

@@ -20,7 +20,7 @@ from dovetail.wire.tools import CallToolResult, ToolAnnotations
 class Tool:
     """One tool, ready to run."""
 
-    __slots__ = ("declaration", "headers", "output", "runner", "signature")
+    __slots__ = ("declaration", "headers", "output", "runner", "signature", "wraps")
 
     def __init__(
         self,
@@ -42,7 +42,12 @@ class Tool:
             if input_schema is None
             else Verbatim(function, input_schema)
         )
-        self.output = compile_output(self.signature.returns, where=self.signature.where)
+        where = self.signature.where
+        self.output = (
+            compile_output(self.signature.returns, where=where)
+            if output_schema is None
+            else Output(output_schema, held_to(compile_schema(output_schema, where)))
+        )
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.declaration = wire.Tool(
             name=name or function.__name__,
@@ -50,11 +55,12 @@ class Tool:
             description=description if description is not None else describe(function),
             icons=icons,
             input_schema=self.signature.schema,
-            output_schema=output_schema if output_schema is not None else self.output.schema,
+            output_schema=self.output.schema,
             annotations=annotations,
             meta=meta,
         )
         self.headers: tuple[HeaderPath, ...] = header_paths(self.signature.schema)
+        self.wraps: bool = is_wrapped(self.output.schema)
 
     @property
     def name(self) -> str:
@@ -66,9 +72,11 @@ class Verbatim:
     """A tool whose author gave the schema: arguments are checked against it and handed over as one dict."""
 
     def __init__(self, function: Callable[..., Any], schema: dict[str, Any]) -> None:
-        self.schema = schema
-        self._validator: Any = None
         inner = compile_signature(function, context_type=Context)
+        if schema.get("type") != "object":
+            raise ValueError(f"{inner.where}: arguments are an object, so input_schema needs the type object")
+        self.schema = schema
+        self._validator = compile_schema(schema, inner.where)
         self.context = inner.context
         self.returns = inner.returns
         self.where = inner.where
@@ -91,19 +99,40 @@ class Verbatim:
         return (), kwargs
 
     def _check(self, arguments: dict[str, Any]) -> None:
-        if self._validator is None:
-            import jsonschema_rs  # only servers with schemas of their own pay for it
-
-            # A linear-time regex engine, and nothing is ever fetched for a $ref.
-            self._validator = jsonschema_rs.validator_for(
-                self.schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_no_retrieval
-            )
         problems = [
             f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {clip(error.message, 200)}"
             for error, _ in zip(self._validator.iter_errors(arguments), range(10), strict=False)
         ]
         if problems:
             raise ToolError("Invalid arguments: " + "; ".join(problems))
+
+
+def compile_schema(schema: dict[str, Any], where: str) -> Any:
+    """A validator for an author's schema; ValueError, beginning with `where`, if there is no such schema."""
+    import jsonschema_rs  # only servers with schemas of their own pay for it
+
+    try:
+        # A linear-time regex engine, and nothing is ever fetched for a $ref.
+        return jsonschema_rs.validator_for(
+            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_no_retrieval
+        )
+    except ValueError as exc:
+        raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
+
+
+def held_to(validator: Any) -> Callable[[Any], ToolResult]:
+    """The shape of a tool whose author gave the output schema. spec: tools#output-schema"""
+
+    def shape(value: Any) -> ToolResult:
+        result = value if isinstance(value, (CallToolResult, InputRequiredResult)) else structured(value)
+        if isinstance(result, CallToolResult) and not result.is_error:
+            if result.structured_content is UNSET:
+                raise ValueError("the result has no structured content, but its tool has an output schema")
+            for error in validator.iter_errors(plain(result.structured_content)):
+                raise ValueError(f"the result does not fit the output schema: {clip(error.message, 200)}")
+        return result
+
+    return shape
 
 
 def _no_retrieval(uri: str) -> Any:

@@ -15,6 +15,7 @@ from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, retry_header, status_of
 from dovetail.transports.reply import Headers, Reply, Responses, Send, send_body, send_json
 from dovetail.transports.sessions import Post, Sessions
+from dovetail.transports.spool import Budget, Spool, spooled
 from dovetail.transports.sse_2024 import OldTransport
 from dovetail.transports.suspending import Suspending
 from dovetail.wire import jsonrpc
@@ -56,6 +57,7 @@ class Endpoint:
     ) -> None:
         self._service = service
         self._limits = service.limits
+        self._waiting = Budget(service.limits.waiting_bytes)
         self._path = "/" + path.strip("/")
         self._gate = Gate(allowed_hosts, (*allowed_origins, *cors), public_url)
         self._cors = frozenset(one.lower().rstrip("/") for one in cors)
@@ -65,7 +67,7 @@ class Endpoint:
         self._on_start = on_start
         self._on_stop = on_stop
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
-        self._sessions = Sessions(service, stateful=sessions)
+        self._sessions = Sessions(service, self._waiting, stateful=sessions)
         self._old = OldTransport(service, self._path) if old_sse and sessions else None
         self.ready = True
 
@@ -141,7 +143,7 @@ class Endpoint:
         if self._modern.serves and (
             headers.get(modern.VERSION_HEADER) in _STATELESS or (type(message) is dict and modern.speaks(message))
         ):
-            reply = Reply(send, mode, cors, self._limits.keep_alive)
+            reply = Reply(send, mode, cors, self._limits.keep_alive, self._waiting)
             await self._stateless(message, headers, principal, address, reply, receive, len(body))
         else:
             await self._sessions.post(Post(message, headers, principal, address, send, mode, cors, len(body)))
@@ -173,8 +175,9 @@ class Endpoint:
         exchange.origin = principal or address
         watch = _Watch(exchange, receive)
         try:
-            result = await Suspending(self._service.handle(exchange), watch.start)
-            answer = self._modern.seal(exchange, result)
+            last = reply.finish(
+                self._modern.seal(exchange, await Suspending(self._service.handle(exchange), watch.start))
+            )
         except ProtocolError as exc:
             await self._refuse(reply, exchange.id, exc)
         except asyncio.CancelledError:
@@ -186,7 +189,7 @@ class Endpoint:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
             await self._refuse(reply, exchange.id, InternalError("The result could not be encoded"))
         else:
-            await reply.finish(answer)
+            await last
         finally:
             watch.stop()
 
@@ -210,31 +213,34 @@ class Endpoint:
         if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
             raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
         message = await receive()
-        if not message.get("more_body"):
-            body = message.get("body", b"")
-        else:
-            body = await self._rest(message["body"], receive)
+        body = message.get("body", b"")
+        if message.get("more_body"):
+            spool = spooled(body, self._waiting)
+            del message, body
+            body = await self._rest(spool, receive)
         if len(body) > limit:
             raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
         return body
 
-    async def _rest(self, first: bytes, receive: Receive) -> bytes:
+    async def _rest(self, spool: Spool, receive: Receive) -> bytes:
         """A body that comes in pieces, within the time it may take."""
-        pieces, size, more = [first], len(first), True
+        more = True
         try:
             async with asyncio.timeout(self._limits.body_time):
-                while more and size <= self._limits.body:
+                while more and spool.size <= self._limits.body:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Refusal(400, "The connection closed before the body was complete")
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
+                    spool.append(message.get("body", b""))
                     more = message.get("more_body", False)
+                    del message  # what waits is the spool's to keep
+            return spool.read()
         except TimeoutError:
             raise Refusal(
                 408, f"The body took longer than {self._limits.body_time:g} s", [(b"connection", b"close")]
             ) from None
-        return b"".join(pieces)
+        finally:
+            spool.close()
 
     async def _old_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         if scope["method"] != "POST":

@@ -80,6 +80,9 @@ class Duplex:
         for waiting in self._peer.drain():
             if not waiting.done():
                 waiting.set_exception(Disconnected("The client closed the connection"))
+        for exchange, _ in tuple(self._running.values()):
+            if exchange.method == "subscriptions/listen":
+                exchange.end("gone")  # it would only end with its listener
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
@@ -111,9 +114,10 @@ class Duplex:
             self._initialize(message, reply)
             return False
         else:
-            exchange = self._admit_handshake(message)
-            assert self._session is not None
-            own = self._session.own(exchange, self._service)
+            session = self._session or _unopened(message)
+            exchange = session.admit(message)
+            exchange.ask = self._ask
+            own = session.own(exchange, self._service)
             if own is not None:
                 reply(legacy.seal(exchange, own, self._limits.result))
                 if exchange.method == "shutdown" and self._on_shutdown is not None:
@@ -127,17 +131,6 @@ class Duplex:
     def _initialize(self, message: dict[str, Any], reply: Write) -> None:
         self._session, response = legacy.open_session(message, self._service, self._principal)
         reply(response)
-
-    def _admit_handshake(self, message: dict[str, Any]) -> Exchange:
-        if self._session is None:
-            if message["method"] == "ping":
-                return legacy.assumed(None).admit(message)
-            raise InvalidRequest(
-                "Invalid request: open the session with initialize first, or send protocolVersion in _meta"
-            )
-        exchange = self._session.admit(message)
-        exchange.ask = lambda method, params: self._ask(method, params)
-        return exchange
 
     def _begin(self, exchange: Exchange, reply: Write) -> None:
         if exchange.id in self._running:
@@ -278,6 +271,15 @@ class Duplex:
         """A request ended without a reply: a batch must not wait for it."""
         if isinstance(reply, _Batch):
             reply.settle()
+
+
+def _unopened(message: dict[str, Any]) -> legacy.Session:
+    """Before the handshake only `ping` is served. spec: handshake/lifecycle#initialization"""
+    if message["method"] != "ping":
+        raise InvalidRequest(
+            "Invalid request: open the session with initialize first, or send protocolVersion in _meta"
+        )
+    return legacy.assumed(None)
 
 
 class _Batch:

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from dovetail.protocol import sse
+from dovetail.transports.spool import SLICE, Budget, Spool, spooled
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Responses = Literal["auto", "json", "sse"]
 Headers = list[tuple[bytes, bytes]]
 
+_PATIENCE = 0.5  # seconds without any progress after which a reply goes to disk
 _JSON = (b"content-type", b"application/json")
 # Proxies must neither keep nor hold back a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -31,25 +33,42 @@ async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> N
     await send({"type": "http.response.body", "body": body})
 
 
+async def send_spool(send: Send, spool: Spool, *, more: bool) -> None:
+    """Part of an answer too large for one write: in slices, and laid on disk if the client does not keep up."""
+    try:
+        for part in spool.slices():
+            message = {"type": "http.response.body", "body": part, "more_body": True}
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await send(message)
+            except TimeoutError:
+                spool.to_disk()
+                await send(message)
+    finally:
+        spool.close()
+    if not more:
+        await send({"type": "http.response.body", "body": b""})
+
+
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """A complete answer of one JSON document."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [_JSON, (b"content-length", b"%d" % len(body)), *headers],
-        }
-    )
+    await send(_json_start(status, len(body), headers))
     await send({"type": "http.response.body", "body": body})
+
+
+def _json_start(status: int, length: int, headers: Headers) -> dict[str, Any]:
+    given = [_JSON, (b"content-length", b"%d" % length), *headers]
+    return {"type": "http.response.start", "status": status, "headers": given}
 
 
 class Reply:
     """One answer in the making."""
 
-    __slots__ = ("_beat", "_headers", "_keep_alive", "_mode", "_send", "ended", "streaming")
+    __slots__ = ("_beat", "_budget", "_headers", "_keep_alive", "_mode", "_send", "ended", "streaming")
 
-    def __init__(self, send: Send, mode: Responses, headers: Headers, keep_alive: float) -> None:
+    def __init__(self, send: Send, mode: Responses, headers: Headers, keep_alive: float, budget: Budget) -> None:
         self._send = send
+        self._budget = budget
         self._mode = mode
         self._headers = headers
         self._keep_alive = keep_alive
@@ -65,18 +84,40 @@ class Reply:
             await self.open()
         await self._write(self._event(data))
 
-    async def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> None:
-        """Give the result, and end."""
+    def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
+        """Give the result, and end.
+
+        Not a coroutine itself: one would hold on to the bytes of a large result for as long as the client takes.
+        """
+        if self._mode == "sse" and status == 200 and not self.streaming:
+            return self._finish_stream(data, opened=False)
+        if self.streaming:
+            return self._finish_stream(data, opened=True)
+        whole = self._headers + headers if headers else self._headers
+        if len(data) > SLICE:
+            return self._finish_large(spooled(data, self._budget), status, whole)
+        return self._finish(data, status, whole)
+
+    async def _finish(self, data: bytes, status: int, headers: Headers) -> None:
+        if not self.ended:
+            self.ended = True
+            await send_json(self._send, status, data, headers)
+
+    async def _finish_large(self, spool: Spool, status: int, headers: Headers) -> None:
+        self.ended = True
+        await self._send(_json_start(status, spool.size, headers))
+        await send_spool(self._send, spool, more=False)
+
+    async def _finish_stream(self, data: bytes, *, opened: bool) -> None:
         if self.ended:
             return
-        if self._mode == "sse" and status == 200 and not self.streaming:
+        if not opened:
             await self.open()
         self.ended = True
-        if self.streaming:
-            self._quiet()
-            await self._send({"type": "http.response.body", "body": self._event(data)})
-        else:
-            await send_json(self._send, status, data, self._headers + (headers or []))
+        self._quiet()
+        last = self._write(self._event(data), more=False)
+        del data
+        await last
 
     async def accept(self) -> None:
         """Say that a message needing no answer was taken."""
@@ -107,18 +148,21 @@ class Reply:
     def _event(self, data: bytes) -> bytes:
         return sse.event(data)
 
-    async def _write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    def _write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
+        if len(data) > SLICE:
+            return send_spool(self._send, spooled(data, self._budget), more=more)
+        return self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _arm(self) -> None:
         self._beat = asyncio.get_running_loop().call_later(self._keep_alive, self._pulse)
 
     def _pulse(self) -> None:
         if not self.ended:
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(self._write(sse.comment()))
-            task.add_done_callback(_heard)
+            asyncio.get_running_loop().create_task(self._beat_once()).add_done_callback(_heard)
             self._arm()
+
+    async def _beat_once(self) -> None:
+        await self._write(sse.comment())
 
     def _quiet(self) -> None:
         if self._beat is not None:

@@ -13,7 +13,7 @@ from dovetail.protocol.http import Refusal
 from dovetail.protocol.limits import Limits
 from dovetail.transports.reply import Headers, Reply, Responses, Send
 from dovetail.transports.session import Session
-from dovetail.transports.streams import Stream
+from dovetail.transports.streams import Shelf, Stream
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -21,12 +21,14 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 class SessionReply(Reply):
     """A reply whose events can be fetched again, and whose connection can be let go before it is complete."""
 
-    __slots__ = ("_limits", "_session", "_stream")
+    __slots__ = ("_session", "_shelf", "_stream")
 
-    def __init__(self, send: Send, mode: Responses, headers: Headers, session: Session, limits: Limits) -> None:
-        super().__init__(send, mode, headers, limits.keep_alive)
+    def __init__(
+        self, send: Send, mode: Responses, headers: Headers, session: Session, limits: Limits, shelf: Shelf
+    ) -> None:
+        super().__init__(send, mode, headers, limits.keep_alive, shelf.budget)
+        self._shelf = shelf
         self._session = session
-        self._limits = limits
         self._stream: Stream | None = None
 
     def serves(self, exchange: Exchange, stateful: bool) -> None:
@@ -38,7 +40,7 @@ class SessionReply(Reply):
 
     async def open(self) -> None:
         """Become an event stream."""
-        self._stream = self._session.open_stream(self._limits)
+        self._stream = self._session.open_stream(self._shelf)
         self._stream.reader = self
         await super().open()
         if self._session.primes:
@@ -51,13 +53,17 @@ class SessionReply(Reply):
         else:
             await super().emit(data)
 
-    async def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> None:
+    def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
         """Give the result, wherever the client now reads."""
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             self.abandon()
-        else:
-            await super().finish(data, status, headers)
+            return self._and_end(None)
+        return self._and_end(super().finish(data, status, headers))
+
+    async def _and_end(self, last: Awaitable[None] | None) -> None:
+        if last is not None:
+            await last
         if self._stream is not None:
             self._end_stream(self._stream)
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 from dovetail.errors import Disconnected, PeerError
 from dovetail.protocol import legacy
 from dovetail.protocol.exchange import Exchange, Service
-from dovetail.protocol.limits import Limits
 from dovetail.protocol.peer import Peer
-from dovetail.transports.streams import Stream
+from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.revisions import NEWEST_HANDSHAKE, order
 
@@ -93,21 +92,21 @@ class Session:
         """A stream of this session by its name."""
         return (self._streams or {}).get(name)
 
-    def open_stream(self, limits: Limits, name: str | None = None) -> Stream:
+    def open_stream(self, shelf: Shelf, name: str | None = None) -> Stream:
         """A new stream."""
         if name is None:
             name = str(self._next_stream)
             self._next_stream += 1
         if self._streams is None:
             self._streams = {}
-        stream = self._streams[name] = Stream(name, limits)
+        stream = self._streams[name] = Stream(name, shelf)
         return stream
 
     def forget_streams(self, now: float, keep: float) -> None:
         """Let go of streams that ended long enough ago."""
         streams = self._streams or {}
         for name in [name for name, one in streams.items() if one.ended_at and now - one.ended_at > keep]:
-            del streams[name]
+            streams.pop(name).clear()
 
     # Asking
 
@@ -152,6 +151,8 @@ class Session:
             exchange.end("cancelled")
         for stream in (self._streams or {}).values():
             stream.finish()
+            if stream.reader is None:
+                stream.clear()
 
 
 def change(method: str, uri: str | None) -> bytes:

@@ -23,7 +23,8 @@ from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.transports.reply import STREAM_HEADERS, Headers, Reply, Responses, Send, send_body, send_json
 from dovetail.transports.resumable import Reader, Receive, SessionReply, resumed
 from dovetail.transports.session import STANDALONE, Session, change
-from dovetail.transports.streams import Stream
+from dovetail.transports.spool import Budget
+from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP, stateless
@@ -52,10 +53,11 @@ class Post(Struct):
 class Sessions:
     """All sessions of one endpoint."""
 
-    def __init__(self, service: Service, *, stateful: bool) -> None:
+    def __init__(self, service: Service, budget: Budget, *, stateful: bool) -> None:
         self.stateful = stateful and any(not stateless(one) for one in service.revisions)
         self._service = service
         self._limits = service.limits
+        self._shelf = Shelf(service.limits, budget)
         self._sessions: dict[str, Session] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -94,7 +96,7 @@ class Sessions:
         if self.stateful:
             session = self._open(rules, post.address)
             headers.append((SESSION_HEADER, session.id.encode()))
-        reply = Reply(post.send, post.mode, headers, self._limits.keep_alive)
+        reply = Reply(post.send, post.mode, headers, self._limits.keep_alive, self._shelf.budget)
         await reply.finish(response)
 
     async def _request(self, post: Post, session: Session) -> None:
@@ -116,12 +118,11 @@ class Sessions:
         except ProtocolError as exc:
             await _refuse(post, message["id"], exc, session.revision)
             return
-        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits)
+        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits, self._shelf)
         answer = await self._run(exchange, session, reply)
-        if answer is None:
-            await reply.end()
-        else:
-            await reply.finish(answer)
+        last = reply.end() if answer is None else reply.finish(answer)
+        del answer  # a large one is not kept while the client reads it
+        await last
 
     async def _run(self, exchange: Exchange, session: Session, reply: SessionReply) -> bytes | None:
         """Run one exchange to its response; None if it was cancelled."""
@@ -160,7 +161,7 @@ class Sessions:
             exc = InvalidRequest("Invalid request: batches are not part of this revision")
             await send_json(post.send, 400, legacy.refuse(session.revision, None, exc), post.cors)
             return
-        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits)
+        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits, self._shelf)
         answers = await asyncio.gather(*(self._member(session, message, reply) for message in messages))
         given = [answer for answer in answers if answer is not None]
         if not given:
@@ -225,7 +226,7 @@ class Sessions:
             session.used = asyncio.get_running_loop().time()
 
     def _standalone(self, session: Session) -> Stream:
-        stream = session.stream(STANDALONE) or session.open_stream(self._limits, STANDALONE)
+        stream = session.stream(STANDALONE) or session.open_stream(self._shelf, STANDALONE)
         if stream.reader is not None:
             raise Refusal(409, "This session already has a stream open")
         return stream

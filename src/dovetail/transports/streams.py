@@ -1,7 +1,7 @@
-"""Stream: the events of one handshake reply, kept for a while so that a client who lost the connection can fetch them.
+"""Streams: the events of handshake replies, kept for a while so that a client who lost the connection can fetch them.
 
-Belongs to one session; an event's id is the stream's name and a number. Holds a bounded window: what falls out of it
-is gone, and asking for it is an error, never an empty success.
+A stream belongs to one session; an event's id is the stream's name and a number. It holds a bounded window: what falls
+out of it is gone, and asking for it is an error, never an empty success.
 """
 
 import asyncio
@@ -9,20 +9,39 @@ from collections import deque
 
 from dovetail.protocol import sse
 from dovetail.protocol.limits import Limits
+from dovetail.transports.spool import Budget
+
+
+class Shelf:
+    """All streams of one endpoint: together they keep so many bytes and no more."""
+
+    __slots__ = ("_ended", "budget", "kept", "limits")
+
+    def __init__(self, limits: Limits, budget: Budget) -> None:
+        self.limits = limits
+        self.budget = budget
+        self.kept = 0
+        self._ended: deque[Stream] = deque()
+
+    def ended(self, stream: "Stream") -> None:
+        """A stream is complete: from now on it may have to give way."""
+        self._ended.append(stream)
+        while self._ended and (self.kept > self.limits.replay_total or self._ended[0].empty):
+            self._ended.popleft().clear()
 
 
 class Stream:
     """One stream of events, live or finished."""
 
-    __slots__ = ("_bytes", "_dropped", "_events", "_limits", "_next", "done", "ended_at", "name", "reader", "wake")
+    __slots__ = ("_bytes", "_dropped", "_events", "_next", "_shelf", "done", "ended_at", "name", "reader", "wake")
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, shelf: Shelf) -> None:
         self.name = name
         self.done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # whoever sends it on; there is at most one
         self.wake = asyncio.Event()
-        self._limits = limits
+        self._shelf = shelf
         self._events: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
         self._dropped = 0  # the newest event that fell out of the window
@@ -32,6 +51,11 @@ class Stream:
     def last(self) -> int:
         """The number of the newest event."""
         return self._next - 1
+
+    @property
+    def empty(self) -> bool:
+        """Whether it keeps nothing."""
+        return not self._events
 
     def number(self) -> str:
         """An id that stands for "nothing yet": resuming after it brings everything that follows."""
@@ -43,23 +67,36 @@ class Stream:
         place = self._next
         event = sse.event(data, id=self.number())
         self._events.append((place, event))
-        self._bytes += len(event)
-        while len(self._events) > self._limits.replay_events or self._bytes > self._limits.replay_bytes:
-            if len(self._events) == 1:
-                break
-            self._dropped, gone = self._events.popleft()
-            self._bytes -= len(gone)
+        self._count(len(event))
+        limits = self._shelf.limits
+        while len(self._events) > 1 and (len(self._events) > limits.replay_events or self._bytes > limits.replay_bytes):
+            self._drop_oldest()
         self.wake.set()
         return event
 
     def finish(self) -> None:
         """Nothing will follow."""
-        self.done = True
-        self.ended_at = asyncio.get_running_loop().time()
+        if not self.done:
+            self.done = True
+            self.ended_at = asyncio.get_running_loop().time()
+            self._shelf.ended(self)
         self.wake.set()
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        while self._events:
+            self._drop_oldest()
 
     def after(self, place: int) -> list[tuple[int, bytes]] | None:
         """The events that follow a place; None if some of them are gone or the place never was."""
         if place >= self._next or place < self._dropped:
             return None
         return [entry for entry in self._events if entry[0] > place]
+
+    def _drop_oldest(self) -> None:
+        self._dropped, event = self._events.popleft()
+        self._count(-len(event))
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._shelf.kept += size

@@ -20,6 +20,7 @@ log = logging.getLogger("dovetail")
 _BACKLOG = 2048  # as uvicorn
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_LEAVING = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def guarded(limits: Limits) -> type[HttpToolsProtocol]:
@@ -27,6 +28,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
 
     class Guarded(HttpToolsProtocol):
         _head: asyncio.TimerHandle | None = None
+        _body: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
         _head_size = 0
 
@@ -35,7 +37,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm()
+            self._disarm(self._head, self._body, self._stalled)
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -48,6 +50,8 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
             # Still no complete head: everything so far counts.
             if self._head is not None and self._head_size > limits.header_block:
                 self._refuse(_TOO_LARGE)
+            elif self._body is None and not self._between and self.cycle.more_body:
+                self._body = self.loop.call_later(limits.body_time, self._refuse, _TOO_SLOW)
 
         @property
         def _between(self) -> bool:
@@ -66,7 +70,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
                 self._head.cancel()
                 self._head = None
             self._head_size = 0
-            if sum(len(name) + len(value) for name, value in self.headers) > limits.header_block:
+            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > limits.header_block:
                 self._refuse(_TOO_LARGE)
                 return
             if not self.transport.is_closing():
@@ -77,6 +81,9 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
                 super().on_body(body)
 
         def on_message_complete(self) -> None:
+            if self._body is not None:
+                self._body.cancel()
+                self._body = None
             if not self._between:
                 super().on_message_complete()
 
@@ -91,21 +98,28 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
                 self._stalled = None
             super().resume_writing()
 
+        def shutdown(self) -> None:
+            if self._body is not None:  # a request that is not all here will never be at work
+                self._refuse(_LEAVING)
+            else:
+                super().shutdown()
+
         def _await_head(self) -> None:
             self._head_size = 0
             self._head = self.loop.call_later(limits.header_time, self._refuse, _TOO_SLOW)
 
         def _refuse(self, answer: bytes) -> None:
-            self._disarm()
+            # A stalled connection stays watched: closing waits for it to read.
+            self._disarm(self._head, self._body)
+            self._head = self._body = None
             if not self.transport.is_closing():
                 self.transport.write(answer)
                 self.transport.close()
 
-        def _disarm(self) -> None:
-            for timer in (self._head, self._stalled):
+        def _disarm(self, *timers: asyncio.TimerHandle | None) -> None:
+            for timer in timers:
                 if timer is not None:
                     timer.cancel()
-            self._head = self._stalled = None
 
     return Guarded
 

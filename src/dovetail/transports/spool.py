@@ -1,0 +1,89 @@
+"""Spool: bytes on their way in or out, in memory while all that waits fits there, on disk otherwise.
+
+A client that sends or reads slowly keeps its bytes waiting. Many such clients together must not take the memory, and
+no one else should have to wait for them: what is too much lies in an unnamed temporary file.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+SLICE = 64 * 1024
+
+
+class Budget:
+    """How many waiting bytes may be in memory, everyone's together."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class Spool:
+    """One sequence of bytes; close it when they have gone on."""
+
+    __slots__ = ("_budget", "_file", "_pieces", "size")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        self.size += len(data)
+        if self._file is not None:
+            self._file.write(data)
+            return
+        self._pieces.append(data)
+        self._budget.used += len(data)
+        if self._budget.used > self._budget.limit:
+            self.to_disk()
+
+    def to_disk(self) -> None:
+        """Give the memory back."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
+            for piece in self._pieces:
+                self._file.write(piece)
+            self._release()
+
+    def read(self) -> bytes:
+        """All the bytes."""
+        if self._file is None:
+            return b"".join(self._pieces)
+        self._file.seek(0)
+        return self._file.read()
+
+    def slices(self) -> Iterator[bytes]:
+        """The bytes in slices; moving to disk between two of them changes nothing."""
+        for start in range(0, self.size, SLICE):
+            yield self._slice(start)
+
+    def _slice(self, start: int) -> bytes:
+        if self._file is not None:
+            self._file.seek(start)
+            return self._file.read(SLICE)
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0][start : start + SLICE]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._release()
+        if self._file is not None:
+            self._file.close()
+
+    def _release(self) -> None:
+        self._budget.used -= sum(map(len, self._pieces))
+        self._pieces = []
+
+
+def spooled(data: bytes, budget: Budget) -> Spool:
+    """A spool of these bytes."""
+    spool = Spool(budget)
+    spool.append(data)
+    return spool
