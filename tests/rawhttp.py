@@ -100,6 +100,12 @@ class Web:
     port: int
     host: str = "127.0.0.1"
     tls: ssl.SSLContext | None = None
+    opened: list[Response] = field(default_factory=list)
+
+    def hang_up(self) -> None:
+        """Drop every connection a test may have left open."""
+        for response in self.opened:
+            response.abort()
 
     async def open(
         self,
@@ -131,7 +137,9 @@ class Web:
                 while True:
                     event = await _next(connection, reader)
                     if isinstance(event, h11.Response):
-                        return Response(event.status_code, list(event.headers), connection, reader, writer)
+                        response = Response(event.status_code, list(event.headers), connection, reader, writer)
+                        self.opened.append(response)
+                        return response
                     assert isinstance(event, h11.InformationalResponse), f"no answer but {event}"
             except BaseException:
                 writer.transport.abort()
@@ -139,8 +147,11 @@ class Web:
 
 
 async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
-    while (event := connection.next_event()) is h11.NEED_DATA:
-        connection.receive_data(await reader.read(65536))
+    try:
+        while (event := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(await reader.read(65536))
+    except h11.RemoteProtocolError as exc:
+        raise ConnectionResetError(f"the answer broke off: {exc}") from None
     return event
 
 

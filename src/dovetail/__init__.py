@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dovetail.errors import Busy as Busy
     from dovetail.errors import Declined as Declined
+    from dovetail.errors import Denied as Denied
     from dovetail.errors import Dismissed as Dismissed
     from dovetail.errors import InvalidParams as InvalidParams
     from dovetail.errors import MCPError as MCPError
@@ -44,6 +45,7 @@ _HOMES = {
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
     "Declined": "dovetail.errors",
+    "Denied": "dovetail.errors",
     "Dismissed": "dovetail.errors",
     "Elicit": "dovetail.server.asking",
     "ElicitUrl": "dovetail.server.asking",

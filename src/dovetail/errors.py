@@ -17,6 +17,8 @@ MCPError
 ├── PeerError                theirs, received: code, message, data
 ├── TransportError           no code
 │   └── Disconnected
+├── AuthError                no code: an HTTP status carries it
+│   └── Denied
 └── ToolError                raised by an author: becomes an error result the model reads
     ├── Declined             the user said no
     └── Dismissed            the user closed the question
@@ -153,6 +155,19 @@ class TransportError(MCPError):
 
 class Disconnected(TransportError):
     """The other side is gone."""
+
+
+class AuthError(MCPError):
+    """Something about who the caller is."""
+
+
+class Denied(AuthError):
+    """Raise this from `authenticate` to turn a caller away: 401 to ask for credentials, 403 to refuse them."""
+
+    def __init__(self, message: str = "Authentication is required", *, status: int = 401, challenge: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.challenge = challenge or ("Bearer" if status == 401 else "")
 
 
 class ToolError(MCPError):

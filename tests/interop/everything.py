@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-import logging
+import os
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -35,6 +35,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 CITIES = ("Oslo", "Osaka", "Ostrava", "Zürich")
 PATIENCE = 20.0
+RESTRICTED = {"revisions": [os.environ["ONLY_REVISION"]]} if "ONLY_REVISION" in os.environ else {}
 
 app = Server(
     "everything",
@@ -45,6 +46,7 @@ app = Server(
     icons=[Icon(src="https://example.com/icon.png", mime_type="image/png", sizes=["48x48"])],
     instructions="Try anything.",
     page_size=10,
+    **RESTRICTED,
 )
 
 
@@ -52,12 +54,8 @@ app = Server(
 
 
 @app.tool
-def greet(name: str) -> str:
-    """Greet somebody.
-
-    Args:
-        name: Who is greeted, in any script.
-    """
+def greet(name: Annotated[str, Meta(description="Who is greeted, in any script.")]) -> str:
+    """Greet somebody."""
     return f"Hello, {name}!"
 
 
@@ -68,12 +66,7 @@ def greet(name: str) -> str:
     meta={"example.com/cost": 1},
 )
 def add(a: int, b: int = 1) -> int:
-    """Add two numbers.
-
-    Args:
-        a: The first number.
-        b: The second number.
-    """
+    """Add two numbers."""
     return a + b
 
 
@@ -169,7 +162,10 @@ def region(where: Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Region
     return f"In {where}."
 
 
-@app.tool(input_schema={"type": "object", "properties": {"value": {}}, "required": ["value"]})
+ANY = {"anyOf": [{"type": name} for name in ("null", "boolean", "number", "string", "array", "object")]}
+
+
+@app.tool(input_schema={"type": "object", "properties": {"value": ANY}, "required": ["value"]})
 def mirror(arguments: dict[str, Any]) -> CallToolResult:
     """Return any JSON value as it came."""
     return CallToolResult(content=[], structured_content={"value": arguments["value"]})
@@ -389,14 +385,12 @@ def hello() -> str:
 
 
 @app.prompt(title="Packing list")
-def packing_list(city: str, season: Literal["spring", "summer", "winter"], street: str = "") -> list[PromptMessage]:
-    """What to pack.
-
-    Args:
-        city: Where to.
-        season: When.
-        street: Where exactly.
-    """
+def packing_list(
+    city: Annotated[str, Meta(description="Where to.")],
+    season: Annotated[Literal["spring", "summer", "winter"], Meta(description="When.")],
+    street: Annotated[str, Meta(description="Where exactly.")] = "",
+) -> list[PromptMessage]:
+    """What to pack."""
     return [
         PromptMessage(role="user", content=TextContent(text=f"What do I need in {city} in {season}?")),
         PromptMessage(role="assistant", content=TextContent(text=f"For {street or 'any street'}: a hat.")),
@@ -437,7 +431,6 @@ if __name__ == "__main__":
     parser.add_argument("transport", choices=["stdio", "http"])
     options = parser.parse_args()
     if options.transport == "http":
-        logging.basicConfig(level=logging.INFO)
         app.run("http", port=0)
     else:
         app.run()

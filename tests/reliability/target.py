@@ -45,6 +45,12 @@ def shout(text: str) -> str:
 
 
 @app.tool
+async def take(text: str) -> int:
+    """The length of a text, which is all that is done with it."""
+    return len(text)
+
+
+@app.tool
 async def wait(key: str, text: str = "") -> str:
     """Wait until somebody releases the key; `started` and `count` tell others about it."""
     seen[f"started {key}"] += 1

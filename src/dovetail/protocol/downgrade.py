@@ -14,7 +14,7 @@ from dovetail.wire.codec import plain
 from dovetail.wire.content import AudioContent, ContentBlock, ResourceLink, TextContent
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import Implementation, ServerCapabilities
-from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, PromptArgument
 from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import (
     DRAFT,
@@ -110,11 +110,22 @@ def _titles_aside(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sampling(revision: str, params: dict[str, Any]) -> dict[str, Any]:
-    if not older(revision, R_2025_11_25):
+    if stateless(revision):
         return params
+    if not older(revision, R_2025_11_25):
+        return params | {"messages": [_boxed(message) for message in params["messages"]]}
     if "tools" in params or "toolChoice" in params:
         raise MissingCapability({"sampling": {"tools": {}}})
     return params | {"messages": [one for message in params["messages"] for one in _single(revision, message)]}
+
+
+def _boxed(message: dict[str, Any]) -> dict[str, Any]:
+    """Before 2026-07 structured content is an object, in the result of a model's tool too."""
+    content = message["content"]
+    if isinstance(content, list):
+        return message | {"content": [_boxed({"content": block})["content"] for block in content]}
+    found = content.get("structuredContent", {})
+    return message if type(found) is dict else message | {"content": content | {"structuredContent": {"result": found}}}
 
 
 def _single(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -122,6 +133,8 @@ def _single(revision: str, message: dict[str, Any]) -> list[dict[str, Any]]:
     content = message["content"]
     blocks: list[dict[str, Any]] = content if isinstance(content, list) else [content]
     for block in blocks:
+        if block["type"] in ("tool_use", "tool_result"):
+            raise MissingCapability({"sampling": {"tools": {}}})
         if block["type"] == "audio" and older(revision, R_2025_03_26):
             raise MissingCapability({"sampling": {}})
     return [{"role": message["role"], "content": block} for block in blocks]
@@ -160,16 +173,17 @@ def _call_tool(revision: str, value: CallToolResult) -> Result:
     structured = value.structured_content
     if structured is not UNSET and type(structured) is not dict:
         value = replace(value, structured_content={"result": structured})
-    if older(revision, R_2025_06_18):
-        content = [_block(revision, block) for block in value.content]
-        value = replace(value, content=content, structured_content=UNSET)
-    return value
+    if older(revision, R_2025_11_25):
+        value = replace(value, content=[_block(revision, block) for block in value.content])
+    return replace(value, structured_content=UNSET) if older(revision, R_2025_06_18) else value
 
 
 def _block(revision: str, block: ContentBlock) -> ContentBlock:
     match block:
         case ResourceLink() if older(revision, R_2025_06_18):
             return TextContent(text=f"{block.title or block.name}: {block.uri}")
+        case ResourceLink() if block.icons and older(revision, R_2025_11_25):
+            return replace(block, icons=None)
         case AudioContent() if older(revision, R_2025_03_26):
             return TextContent(text=f"[audio, {block.mime_type}, not shown in this protocol version]")
         case _:
@@ -177,7 +191,7 @@ def _block(revision: str, block: ContentBlock) -> ContentBlock:
 
 
 def _get_prompt(revision: str, value: GetPromptResult) -> Result:
-    if not older(revision, R_2025_06_18):
+    if not older(revision, R_2025_11_25):
         return value
     return replace(value, messages=[replace(one, content=_block(revision, one.content)) for one in value.messages])
 
@@ -209,17 +223,27 @@ _NO_LIFETIME: Final[dict[str, Any]] = {"ttl_ms": None, "cache_scope": None}
 
 
 def _describing(field: str) -> Callable[[str, Any], Result]:
-    """Lists of things that gained a title in 2025-06 and icons in 2025-11."""
+    """Lists of things that gained a title and `_meta` in 2025-06 and icons in 2025-11."""
 
     def change(revision: str, value: Any) -> Result:
         lost: dict[str, Any] = {"icons": None} if older(revision, R_2025_11_25) else {}
         if older(revision, R_2025_06_18):
-            lost["title"] = None
+            lost |= {"title": None, "meta": None}
         items = getattr(value, field)
         shorter = [replace(item, **lost) for item in items] if lost else items
         return replace(value, **{field: shorter}, **_NO_LIFETIME)
 
     return change
+
+
+def _list_prompts(revision: str, value: ListPromptsResult) -> Result:
+    if older(revision, R_2025_06_18):
+        value = replace(value, prompts=[replace(one, arguments=_untitled(one.arguments)) for one in value.prompts])
+    return _describing("prompts")(revision, value)
+
+
+def _untitled(arguments: list[PromptArgument] | None) -> list[PromptArgument] | None:
+    return arguments and [replace(one, title=None) for one in arguments]
 
 
 def _mortal(revision: str, value: ReadResourceResult) -> Result:
@@ -230,7 +254,7 @@ _RESULTS: Final[dict[str, Callable[[str, Any], Result]]] = {
     "tools/call": _call_tool,
     "tools/list": _list_tools,
     "prompts/get": _get_prompt,
-    "prompts/list": _describing("prompts"),
+    "prompts/list": _list_prompts,
     "resources/list": _describing("resources"),
     "resources/templates/list": _describing("resource_templates"),
     "resources/read": _mortal,

@@ -19,7 +19,7 @@ from dovetail.wire.shape import Result, Struct
 NO_CAPABILITIES = ClientCapabilities()
 
 Emit = Callable[[bytes], Awaitable[None]]
-Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Ask = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 
 
 class Caller(Struct):
@@ -60,6 +60,7 @@ class Exchange(Struct, eq=False):
         """Stop whatever runs it, for a reason its answer may give; the first reason stands."""
         if self.task is not None and self.verdict is None:
             self.verdict = verdict
+            self.emit = None  # nothing more is said but, perhaps, the answer
             self.task.cancel()
 
     @property

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dovetail.errors import (
     InternalError,
+    InvalidParams,
     InvalidRequest,
     MethodNotFound,
     ProtocolError,
@@ -90,18 +91,20 @@ class Session:
                 offered = service.capabilities().resources
                 if offered is None or not offered.subscribe:
                     raise MethodNotFound(exchange.method)
-                self._subscribe(exchange)
+                self._subscribe(exchange, service.limits.uri)
             case _:
                 pass
         return EMPTY
 
-    def _subscribe(self, exchange: Exchange) -> None:
+    def _subscribe(self, exchange: Exchange, longest: int) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
+        if len(uri) > longest:
+            raise InvalidParams(f"Invalid params: uri is longer than {longest} characters")
         if self.subscriptions is None:
             self.subscriptions = set()
         if exchange.method == "resources/unsubscribe":
             self.subscriptions.discard(uri)
-        elif len(self.subscriptions) >= _MAX_SUBSCRIPTIONS:
+        elif len(self.subscriptions) >= _MAX_SUBSCRIPTIONS and uri not in self.subscriptions:
             raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
         else:
             self.subscriptions.add(uri)
@@ -110,6 +113,8 @@ class Session:
 def open_session(message: dict[str, Any], service: Service, principal: str | None = None) -> tuple[Session, bytes]:
     """The session an `initialize` request opens, and the response to it."""
     asked = convert(message.get("params") or {}, InitializeParams)
+    if len(encode(asked)) > service.limits.meta:  # all of it is kept as long as the session
+        raise InvalidParams(f"Invalid params: larger than {service.limits.meta} bytes")
     revision = negotiate(asked.protocol_version, service.revisions)
     caller = Caller(revision, False, asked.capabilities, DEFAULT_LEVEL, principal, asked.client_info)
     result = InitializeResult(

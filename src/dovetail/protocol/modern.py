@@ -81,21 +81,18 @@ class Modern:
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
-        if isinstance(result, bytes):
-            body = result
-        else:
-            if result.meta is not None or result.result_type is not None:
-                return self._seal_own(exchange, result)
-            body = encode(result)
+        own = not isinstance(result, bytes) and (result.meta is not None or result.result_type is not None)
+        body = result if isinstance(result, bytes) else encode(self._stamped(result) if own else result)
         if len(body) > self._result_limit and exchange.method == "tools/call":
             raise InternalError(f"The result is larger than {self._result_limit} bytes")
+        if own:
+            return jsonrpc.result(exchange.id, body)
         rest = b"," + body[1:] if len(body) > 2 else b"}"
         return b'{"jsonrpc":"2.0","id":%s,"result":%s%s}' % (encode(exchange.id), self._stamp, rest)
 
-    def _seal_own(self, exchange: Exchange, result: Result) -> bytes:
+    def _stamped(self, result: Result) -> Result:
         meta = {SERVER_INFO: self._server_info} | (result.meta or {})
-        stamped = replace(result, meta=meta, result_type=result.result_type or COMPLETE)
-        return jsonrpc.result(exchange.id, encode(stamped))
+        return replace(result, meta=meta, result_type=result.result_type or COMPLETE)
 
     def refuse(self, id: Id | None, exc: ProtocolError) -> bytes:
         """The error response."""

@@ -10,12 +10,12 @@ remembers a value across rounds for those who must.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from dovetail.errors import Declined, Dismissed, InvalidParams, MissingCapability, clip
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.protocol.state import Remembered, Sealer, binding, digest, nothing
 from dovetail.server.forms import compile_form
 from dovetail.wire.codec import convert, plain
@@ -218,7 +218,10 @@ class Asking:
         """Answers to all of them, asked together; ends the round where the peer cannot be asked directly."""
         self._check_capabilities(questions.values())
         if self._exchange.ask is not None:
-            return await self._ask_directly(questions, self._exchange.ask)
+            raw = await self._ask_directly(questions, self._exchange.ask)
+            return {key: question.read(raw[key]) for key, question in questions.items()}
+        if not self._exchange.caller.stateless:
+            raise _unreachable(questions.values())
         answers: dict[str, Any] = {}
         for key, question in questions.items():
             if self._answered(key, question):
@@ -247,24 +250,26 @@ class Asking:
         required: dict[str, Any] = {}
         for question in questions:
             missing = question.missing(self._exchange.caller.capabilities)
-            if missing:
-                required |= missing
+            for name, needed in (missing or {}).items():
+                required[name] = required.get(name, {}) | needed
         if required:
             raise MissingCapability(required)
 
-    async def _ask_directly(
-        self, questions: Mapping[str, Question[Any]], ask: Callable[[str, dict[str, Any]], Awaitable[Any]]
-    ) -> dict[str, Any]:
+    async def _ask_directly(self, questions: Mapping[str, Question[Any]], ask: Ask) -> dict[str, Any]:
+        """What the client answers to each, unread; when one fails, the others are withdrawn."""
         revision = self._exchange.caller.revision
         asked = [downgrade.question(revision, question.method, question.params()) for question in questions.values()]
         remaining = self._exchange.deadline and self._exchange.deadline - asyncio.get_running_loop().time()
         self._exchange.deadline = None  # people may take their time
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(ask(method, params)) for method, params in asked]
         try:
-            raw = await asyncio.gather(*(ask(method, params) for method, params in asked))
+            return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
         finally:
+            for task in tasks:
+                task.cancel()
             if remaining is not None:
-                self._exchange.deadline = asyncio.get_running_loop().time() + remaining
-        return {key: question.read(one) for (key, question), one in zip(questions.items(), raw, strict=True)}
+                self._exchange.deadline = loop.time() + remaining
 
     async def once(self, key: str, function: Callable[[], Any], type_: Any) -> Any:
         """The function's value, made in the first round that gets here and remembered in all later ones."""
@@ -301,17 +306,20 @@ class Asking:
     async def answer_for(self, needed: InputRequired) -> None:
         """Handshake eras: ask what an author's InputRequired wants, so that the function can run again with it."""
         self._check_capabilities(needed.requests.values())
-        revision, ask = self._exchange.caller.revision, self._exchange.ask
-        if ask is None:
-            raise MissingCapability({"elicitation": {}})
         self.remembered.state = needed.state
-        for key, question in needed.requests.items():
-            method, params = downgrade.question(revision, question.method, question.params())
-            self.remembered.answers[key] = await ask(method, params)
+        if needed.requests:
+            if self._exchange.ask is None:
+                raise _unreachable(needed.requests.values())
+            self.remembered.answers |= await self._ask_directly(needed.requests, self._exchange.ask)
 
     def unreached(self) -> list[str]:
         """Questions answered in an earlier round that this one, now complete, never came to."""
         return [key for key in self.remembered.questions if key not in self._reached]
+
+
+def _unreachable(questions: Iterable[Question[Any]]) -> MissingCapability:
+    """A handshake client without a session, or that takes no event stream, cannot be sent a question."""
+    return MissingCapability({question.method.partition("/")[0]: {} for question in questions})
 
 
 def _accepted(raw: Any) -> ElicitResult:

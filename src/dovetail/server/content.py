@@ -1,8 +1,8 @@
 """What a function returned, as what a client receives: tool results, resource contents, prompt messages.
 
 One rule for tools. No annotation, Any, str, None, bytes, content blocks, lists and mixes of blocks, lists of anything
-and whole results have no schema: the value decides. Every other annotation has a schema, and its value travels twice: structured, and as
-its JSON text in one block. Knows neither function nor request. Invariant: a published schema is kept, or it fails.
+and whole results have no schema: the value decides. Every other annotation has a schema, and its value travels twice:
+structured, and as its JSON text in one block. Invariant: a published schema is kept, or it fails.
 """
 
 import base64
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+from dovetail.errors import clip
 from dovetail.server.asking import InputRequired
 from dovetail.server.schema import alternatives, read_as, schema_of, to_json
 from dovetail.wire.content import (
@@ -27,6 +28,7 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
+from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
@@ -68,6 +70,22 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(schema_of(described), _checked(described))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
+
+
+def output_of(schema: dict[str, Any], validator: Any) -> Output:
+    """The output of a tool whose author gave the schema; results are held against it by the validator."""
+
+    def shape(value: Any) -> ToolResult:
+        result = value if isinstance(value, _RESULTS) else _structured(*to_json(value))
+        if isinstance(result, CallToolResult) and not result.is_error:
+            if result.structured_content is UNSET:
+                raise ValueError("the result has no structured content, but the tool has an output schema")
+            # spec: tools#output-schema
+            for error in validator.iter_errors(to_json(result.structured_content)[0]):
+                raise ValueError(f"the result does not fit the output schema: {clip(error.message)}")
+        return result
+
+    return Output(schema, shape)
 
 
 def resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:

@@ -24,26 +24,29 @@ class Pages:
     """The encoded pages of one server's lists."""
 
     def __init__(self, size: int | None, cursor_limit: int) -> None:
+        if size is not None and size < 1:
+            raise ValueError("page_size must be at least 1")
         self._size = size
         self._cursor_limit = cursor_limit
         self._encoded: dict[tuple[str, str | None, str], bytes] = {}
 
     def clear(self) -> None:
         """A list is another now."""
-        self._encoded.clear()
+        self._encoded = {}  # not emptied: a page being made in another thread must not land among the new ones
 
     def page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime) -> bytes:
         """The page an exchange asks for, in the words of its revision."""
         cursor = convert(exchange.params, PaginatedParams).cursor
         key = (exchange.method, cursor, exchange.caller.revision)
-        known = self._encoded.get(key)
+        encoded = self._encoded
+        known = encoded.get(key)
         if known is None:
             result = self._make(exchange.method, cursor, items, field, shape, life)
             if not exchange.caller.stateless:
                 result = downgrade.result(exchange.caller.revision, exchange.method, result)
             known = encode(result)
-            if len(self._encoded) < _KEPT:
-                self._encoded[key] = known
+            if len(encoded) < _KEPT:
+                encoded[key] = known
         return known
 
     def _make(

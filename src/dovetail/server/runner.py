@@ -34,8 +34,7 @@ class Runner:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inner(function)
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     )
@@ -43,4 +42,10 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def describe(function: Callable[..., Any]) -> str | None:
     """The function's own words about itself."""
-    return inspect.getdoc(function) or None
+    return inspect.getdoc(_inner(function)) or None
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function

@@ -193,6 +193,7 @@ class Server(Offers):
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             running.discard(exchange)
+            exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
 
     async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
         """Do the work within its origin's share; where callers cannot be told apart there is none."""
@@ -252,6 +253,10 @@ class Server(Offers):
                 value = await runner(args, kwargs, self._threads, exchange.origin)
             except InputNeeded:
                 return asking.required()
+            except BaseExceptionGroup as group:
+                if group.split(InputNeeded)[1] is not None:
+                    raise
+                return asking.required()  # asked side by side, in a task group
             if not isinstance(value, InputRequired):
                 self._check_rounds(asking)
                 return value
@@ -382,6 +387,8 @@ class Server(Offers):
 
     async def _listen(self, exchange: Exchange) -> Result:
         asked = typed(exchange, ListenParams).notifications
+        if any(len(uri) > self.limits.uri for uri in asked.resource_subscriptions or ()):
+            raise InvalidParams(f"Invalid params: uri is longer than {self.limits.uri} characters")
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)

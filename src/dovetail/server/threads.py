@@ -32,11 +32,13 @@ class _Job:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
-    def run(self) -> None:
+    def run(self) -> tuple[Any, BaseException | None]:
         try:
-            value, exc = self.context.run(self.function, *self.args, **self.kwargs), None
-        except BaseException as caught:
-            value, exc = None, caught
+            return self.context.run(self.function, *self.args, **self.kwargs), None
+        except BaseException as exc:
+            return None, exc
+
+    def tell(self, value: Any, exc: BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(self._settle, value, exc)
 
@@ -105,11 +107,9 @@ class Threads:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            try:
-                if not job.future.cancelled():
-                    job.run()
-            finally:
-                self._left(job)
+            outcome = (None, None) if job.future.cancelled() else job.run()
+            self._left(job)  # before the caller hears of it, whose next call may come at once
+            job.tell(*outcome)
 
     def _next(self) -> _Job | None:
         with self._lock:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.errors import ToolError, clip
+from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, header_paths
-from dovetail.server.content import compile_output
+from dovetail.server.content import compile_output, output_of
 from dovetail.server.context import Context
 from dovetail.server.runner import Runner, describe
 from dovetail.server.signature import compile_signature
@@ -46,7 +47,7 @@ class Tool:
         self.output = (
             compile_output(self.signature.returns, where=where)
             if output_schema is None
-            else Output(output_schema, held_to(compile_schema(output_schema, where)))
+            else output_of(output_schema, compile_schema(output_schema, where))
         )
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.declaration = wire.Tool(
@@ -118,21 +119,6 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
         )
     except ValueError as exc:
         raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
-
-
-def held_to(validator: Any) -> Callable[[Any], ToolResult]:
-    """The shape of a tool whose author gave the output schema. spec: tools#output-schema"""
-
-    def shape(value: Any) -> ToolResult:
-        result = value if isinstance(value, (CallToolResult, InputRequiredResult)) else structured(value)
-        if isinstance(result, CallToolResult) and not result.is_error:
-            if result.structured_content is UNSET:
-                raise ValueError("the result has no structured content, but its tool has an output schema")
-            for error in validator.iter_errors(plain(result.structured_content)):
-                raise ValueError(f"the result does not fit the output schema: {clip(error.message, 200)}")
-        return result
-
-    return shape
 
 
 def _no_retrieval(uri: str) -> Any:

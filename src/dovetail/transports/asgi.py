@@ -7,14 +7,14 @@ sends the answer. Handshake sessions are `sessions`' business, the 2024 transpor
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
 
-from dovetail.errors import InternalError, InvalidRequest, ParseError, ProtocolError
+from dovetail.errors import Denied, InternalError, InvalidRequest, ParseError, ProtocolError
 from dovetail.protocol import modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, retry_header, status_of
-from dovetail.transports.reply import Headers, Reply, Responses, Send, send_body, send_json
-from dovetail.transports.sessions import Post, Sessions
+from dovetail.transports.reply import Reply, send_body, send_json
+from dovetail.transports.request import Headers, Receive, Request, Responses, Scope, Send
+from dovetail.transports.sessions import Sessions
 from dovetail.transports.spool import Budget, Spool, spooled
 from dovetail.transports.sse_2024 import OldTransport
 from dovetail.transports.suspending import Suspending
@@ -24,8 +24,6 @@ from dovetail.wire.revisions import STATELESS
 
 log = logging.getLogger("dovetail")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]
 
 _STATELESS = frozenset(one.encode() for one in STATELESS)
@@ -68,7 +66,7 @@ class Endpoint:
         self._on_stop = on_stop
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
         self._sessions = Sessions(service, self._waiting, stateful=sessions)
-        self._old = OldTransport(service, self._path) if old_sse and sessions else None
+        self._old = OldTransport(service, self._path) if old_sse and self._sessions.stateful else None
         self.ready = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +79,7 @@ class Endpoint:
             headers = collect(scope["headers"])
             if self._cors:
                 cors = self._cors_headers(headers)
-            path = self._relative(scope)
+            path = _relative(scope)
             if self._health and path in ("/live", "/ready"):
                 await self._tell_health(path, send)
                 return
@@ -89,75 +87,62 @@ class Endpoint:
                 raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
             server = scope.get("server")
             self._gate.check(headers, server[0] if server else None)
-            await self._route(path, scope, headers, receive, send, cors)
+            await self._route(path, Request(scope, receive, send, headers, cors, _address(scope)))
         except Refusal as refusal:
             body = jsonrpc.failure(None, InvalidRequest.code, refusal.message)
             await send_json(send, refusal.status, body, refusal.headers + cors)
 
-    async def _route(
-        self, path: str, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send, cors: Headers
-    ) -> None:
-        method = scope["method"]
-        if path == self._path:
-            if method == "OPTIONS" and cors:
-                await send_body(send, 204, cors + _preflight(headers), b"")
-                return
-            principal = None if self._authenticate is None else await self._authenticate(headers)
-            if method == "POST":
-                await self._post(scope, headers, principal, receive, send, cors)
-            elif method == "GET" and self._sessions.stateful:
-                await self._sessions.get(headers, principal, _address(scope), receive, send, cors)
-            elif method == "DELETE" and self._sessions.stateful:
-                await self._sessions.delete(headers, principal, send, cors)
-            else:
-                raise Refusal(405, f"{method} is not served here", [(b"allow", b"POST, GET, DELETE")])
-        elif self._old is not None and self._old.serves(path):
-            if method == "OPTIONS" and cors:
-                await send_body(send, 204, cors + _preflight(headers), b"")
-                return
-            principal = None if self._authenticate is None else await self._authenticate(headers)
-            body = await self._old_body(scope, headers, receive)
-            await self._old.serve(path, scope, headers, principal, body, receive, send, cors)
-        else:
+    async def _route(self, path: str, request: Request) -> None:
+        old = self._old if self._old is not None and path != self._path and self._old.serves(path) else None
+        if path != self._path and old is None:
             raise Refusal(404, f"Nothing is here; the server is at {self._path}")
+        method = request.method
+        if method == "OPTIONS" and request.cors:
+            await send_body(request.send, 204, request.cors + _preflight(request.headers), b"")
+            return
+        if self._authenticate is not None:
+            request.principal = await self._identify(request, self._authenticate)
+        if old is not None:
+            await old.serve(path, request, await self._old_body(request))
+        elif method == "POST":
+            await self._post(request)
+        elif method == "GET" and self._sessions.stateful:
+            await self._sessions.get(request)
+        elif method == "DELETE" and self._sessions.stateful:
+            await self._sessions.delete(request)
+        else:
+            allow = b"POST, GET, DELETE" if self._sessions.stateful else b"POST"
+            raise Refusal(405, f"{method} is not served here", [(b"allow", allow)])
+
+    async def _identify(self, request: Request, authenticate: Authenticate) -> str | None:
+        try:
+            return await authenticate(request.headers)
+        except Denied as denied:
+            challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
+            raise Refusal(denied.status, str(denied), challenge) from None
 
     # POST
 
-    async def _post(
-        self,
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        principal: str | None,
-        receive: Receive,
-        send: Send,
-        cors: Headers,
-    ) -> None:
-        mode = self._mode(headers)
-        body = await self._body(headers, receive)
+    async def _post(self, request: Request) -> None:
+        request.mode = self._mode(request.headers)
+        body = await self._body(request)
         try:
-            message = decode(body)
+            message = request.message = decode(body)
         except ParseError as exc:
-            await send_json(send, 400, jsonrpc.refusal(None, exc), cors)
+            await send_json(request.send, 400, jsonrpc.refusal(None, exc), request.cors)
             return
-        address = _address(scope)
+        request.size = len(body)
         if self._modern.serves and (
-            headers.get(modern.VERSION_HEADER) in _STATELESS or (type(message) is dict and modern.speaks(message))
+            request.headers.get(modern.VERSION_HEADER) in _STATELESS
+            or (type(message) is dict and modern.speaks(message))
         ):
-            reply = Reply(send, mode, cors, self._limits.keep_alive, self._waiting)
-            await self._stateless(message, headers, principal, address, reply, receive, len(body))
+            await self._stateless(request)
         else:
-            await self._sessions.post(Post(message, headers, principal, address, send, mode, cors, len(body)))
+            await self._sessions.post(request)
 
-    async def _stateless(
-        self,
-        message: Any,
-        headers: dict[bytes, bytes],
-        principal: str | None,
-        address: str | None,
-        reply: Reply,
-        receive: Receive,
-        size: int,
-    ) -> None:
+    async def _stateless(self, request: Request) -> None:
+        message = request.message
+        reply = Reply(request.send, request.mode, request.cors, self._limits.keep_alive, self._waiting)
         try:
             kind = jsonrpc.kind(message)
             if kind == "notice":
@@ -165,15 +150,15 @@ class Endpoint:
                 return
             if kind != "request":
                 raise InvalidRequest("Invalid request: answers travel in inputResponses, not as responses")
-            exchange = self._modern.admit(message, headers, principal)
-            if size > self._limits.meta:
+            exchange = self._modern.admit(message, request.headers, request.principal)
+            if request.size > self._limits.meta:
                 check_meta(exchange, self._limits.meta)
         except ProtocolError as exc:
             await self._refuse(reply, jsonrpc.readable_id(message), exc)
             return
         exchange.emit = reply.emit
-        exchange.origin = principal or address
-        watch = _Watch(exchange, receive)
+        exchange.origin = request.principal or request.address
+        watch = _Watch(exchange, request.receive)
         try:
             last = reply.finish(
                 self._modern.seal(exchange, await Suspending(self._service.handle(exchange), watch.start))
@@ -207,19 +192,20 @@ class Endpoint:
             raise Refusal(406, "Accept must take application/json and text/event-stream")
         return "json" if plain else "sse"
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, request: Request) -> bytes:
         limit = self._limits.body
-        length = headers.get(b"content-length")
+        length = request.headers.get(b"content-length")
         if length is not None and (not length.isdigit() or len(length) > 12 or int(length) > limit):
-            raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
-        message = await receive()
+            # The connection stays: closed while the client still sends, it would be reset and the answer lost with it.
+            raise Refusal(413, f"The body may be at most {limit} bytes")
+        message = await request.receive()
         body = message.get("body", b"")
         if message.get("more_body"):
             spool = spooled(body, self._waiting)
             del message, body
-            body = await self._rest(spool, receive)
+            body = await self._rest(spool, request.receive)
         if len(body) > limit:
-            raise Refusal(413, f"The body may be at most {limit} bytes", [(b"connection", b"close")])
+            raise Refusal(413, f"The body may be at most {limit} bytes")
         return body
 
     async def _rest(self, spool: Spool, receive: Receive) -> bytes:
@@ -242,21 +228,14 @@ class Endpoint:
         finally:
             spool.close()
 
-    async def _old_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-        if scope["method"] != "POST":
+    async def _old_body(self, request: Request) -> bytes:
+        if request.method != "POST":
             return b""
-        if media_type(headers.get(b"content-type")) != JSON:
+        if media_type(request.headers.get(b"content-type")) != JSON:
             raise Refusal(415, "Content-Type must be application/json")
-        return await self._body(headers, receive)
+        return await self._body(request)
 
     # Around it
-
-    def _relative(self, scope: Scope) -> str:
-        path: str = scope["path"]
-        root: str = scope.get("root_path") or ""
-        if root and path.startswith(root):
-            path = path[len(root) :]
-        return "/" + path.strip("/")
 
     def _cors_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
         origin = headers.get(b"origin")
@@ -333,6 +312,15 @@ class _Watch:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+def _relative(scope: Scope) -> str:
+    """The path below wherever the application is mounted, without a slash at its end."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path") or ""
+    if root and path.startswith(root):
+        path = path[len(root) :]
+    return "/" + path.strip("/")
 
 
 def _address(scope: Scope) -> str | None:

@@ -5,15 +5,12 @@ Knows ASGI and event streams, nothing about the messages it carries.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from collections.abc import Awaitable
+from typing import Any
 
 from dovetail.protocol import sse
+from dovetail.transports.request import Headers, Responses, Send
 from dovetail.transports.spool import SLICE, Budget, Spool, spooled
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Responses = Literal["auto", "json", "sse"]
-Headers = list[tuple[bytes, bytes]]
 
 _PATIENCE = 0.5  # seconds without any progress after which a reply goes to disk
 _JSON = (b"content-type", b"application/json")

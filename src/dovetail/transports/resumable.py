@@ -4,18 +4,16 @@ A stream has at most one reader: the reply to the POST that opened it, or a GET 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
 
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.limits import Limits
-from dovetail.transports.reply import Headers, Reply, Responses, Send
+from dovetail.transports.reply import Reply
+from dovetail.transports.request import Headers, Receive, Responses, Send
 from dovetail.transports.session import Session
 from dovetail.transports.streams import Shelf, Stream
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class SessionReply(Reply):
@@ -36,7 +34,8 @@ class SessionReply(Reply):
         exchange.emit = self.emit
         if stateful and self._mode != "json":
             exchange.ask = lambda method, params: self._session.ask(self.emit, method, params)
-            exchange.close_stream = self.let_go
+            if self._session.primes:  # older clients do not come back, and were promised that streams last
+                exchange.close_stream = self.let_go
 
     async def open(self) -> None:
         """Become an event stream."""

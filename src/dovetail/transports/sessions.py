@@ -12,23 +12,25 @@ from typing import Any, Final
 
 from dovetail.errors import (
     Busy,
+    HeaderMismatch,
     InternalError,
     InvalidRequest,
     ProtocolError,
+    UnsupportedRevision,
 )
 from dovetail.protocol import downgrade, legacy, sse
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import Refusal, accepted, retry_header, status_of
 from dovetail.protocol.modern import VERSION_HEADER
-from dovetail.transports.reply import STREAM_HEADERS, Headers, Reply, Responses, Send, send_body, send_json
-from dovetail.transports.resumable import Reader, Receive, SessionReply, resumed
+from dovetail.transports.reply import STREAM_HEADERS, Reply, send_body, send_json
+from dovetail.transports.request import Request
+from dovetail.transports.resumable import Reader, SessionReply, resumed
 from dovetail.transports.session import STANDALONE, Session, change
 from dovetail.transports.spool import Budget
 from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP, stateless
-from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
 
@@ -37,24 +39,12 @@ LAST_EVENT: Final = b"last-event-id"
 _SWEEP: Final = 5.0
 
 
-class Post(Struct):
-    """A POST of this era, read but not yet understood."""
-
-    message: Any
-    headers: Mapping[bytes, bytes]
-    principal: str | None
-    address: str | None
-    send: Send
-    mode: Responses
-    cors: Headers
-    size: int
-
-
 class Sessions:
     """All sessions of one endpoint."""
 
     def __init__(self, service: Service, budget: Budget, *, stateful: bool) -> None:
-        self.stateful = stateful and any(not stateless(one) for one in service.revisions)
+        self._served = any(not stateless(one) for one in service.revisions)
+        self.stateful = stateful and self._served
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
@@ -66,59 +56,61 @@ class Sessions:
 
     # POST
 
-    async def post(self, post: Post) -> None:
+    async def post(self, request: Request) -> None:
         """Serve one POST."""
-        message = post.message
+        message = request.message
         if type(message) is list:
-            await self._batch(post, message)
+            await self._batch(request, message)
             return
         try:
             kind = jsonrpc.kind(message)
             if kind == "request" and message["method"] == legacy.INITIALIZE:
-                await self._initialize(post)
+                await self._initialize(request)
                 return
+            if not self._served:
+                raise _unserved(request.headers, self._service.revisions)
         except ProtocolError as exc:
-            await _refuse(post, jsonrpc.readable_id(message), exc)
+            await _refuse(request, jsonrpc.readable_id(message), exc)
             return
-        session = self._session(post.headers, post.principal)
+        session = self._session(request)
         if kind == "notice":
             self._notice(session, message)
-            await send_body(post.send, 202, post.cors, b"")
+            await send_body(request.send, 202, request.cors, b"")
         elif kind != "request":
             session.answered(message)
-            await send_body(post.send, 202, post.cors, b"")
+            await send_body(request.send, 202, request.cors, b"")
         else:
-            await self._request(post, session)
+            await self._request(request, session)
 
-    async def _initialize(self, post: Post) -> None:
-        rules, response = legacy.open_session(post.message, self._service, post.principal)
-        headers = list(post.cors)
+    async def _initialize(self, request: Request) -> None:
+        rules, response = legacy.open_session(request.message, self._service, request.principal)
+        headers = list(request.cors)
         if self.stateful:
-            session = self._open(rules, post.address)
+            session = self._open(rules, request.address)
             headers.append((SESSION_HEADER, session.id.encode()))
-        reply = Reply(post.send, post.mode, headers, self._limits.keep_alive, self._shelf.budget)
+        reply = Reply(request.send, request.mode, headers, self._limits.keep_alive, self._shelf.budget)
         await reply.finish(response)
 
-    async def _request(self, post: Post, session: Session) -> None:
-        message = post.message
+    async def _request(self, request: Request, session: Session) -> None:
+        message = request.message
         try:
             exchange = session.rules.admit(message)
-            exchange.headers = post.headers
-            exchange.origin = post.principal or post.address
+            exchange.headers = request.headers
+            exchange.origin = request.principal or request.address
             own = session.rules.own(exchange, self._service)
             if own is not None:
-                await send_json(post.send, 200, legacy.seal(exchange, own, self._limits.result), post.cors)
+                await send_json(request.send, 200, legacy.seal(exchange, own, self._limits.result), request.cors)
                 if exchange.method == "shutdown":
                     self._drop(session)
                 return
-            if post.size > self._limits.meta:
+            if request.size > self._limits.meta:
                 check_meta(exchange, self._limits.meta)
             if session.running is not None and len(session.running) >= self._limits.calls_per_connection:
                 raise Busy("Too many requests are in flight in this session", own=True)
         except ProtocolError as exc:
-            await _refuse(post, message["id"], exc, session.revision)
+            await _refuse(request, message["id"], exc, session.revision)
             return
-        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits, self._shelf)
+        reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
         answer = await self._run(exchange, session, reply)
         last = reply.end() if answer is None else reply.finish(answer)
         del answer  # a large one is not kept while the client reads it
@@ -154,18 +146,18 @@ class Sessions:
         elif message["method"] == "notifications/cancelled":
             session.cancel((message.get("params") or {}).get("requestId"))
 
-    async def _batch(self, post: Post, messages: list[Any]) -> None:
+    async def _batch(self, request: Request, messages: list[Any]) -> None:
         """Several messages at once, in the one revision that had them. spec: handshake/basic#batching"""
-        session = self._session(post.headers, post.principal)
+        session = self._session(request)
         if not session.rules.batches or not messages or len(messages) > self._limits.calls_per_connection:
             exc = InvalidRequest("Invalid request: batches are not part of this revision")
-            await send_json(post.send, 400, legacy.refuse(session.revision, None, exc), post.cors)
+            await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
-        reply = SessionReply(post.send, post.mode, post.cors, session, self._limits, self._shelf)
+        reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
         answers = await asyncio.gather(*(self._member(session, message, reply) for message in messages))
         given = [answer for answer in answers if answer is not None]
         if not given:
-            await (reply.end() if reply.streaming else send_body(post.send, 202, post.cors, b""))
+            await (reply.end() if reply.streaming else send_body(request.send, 202, request.cors, b""))
         else:
             await reply.finish(b"[" + b",".join(given) + b"]")
 
@@ -188,27 +180,19 @@ class Sessions:
 
     # GET and DELETE
 
-    async def get(
-        self,
-        headers: Mapping[bytes, bytes],
-        principal: str | None,
-        address: str | None,
-        receive: Receive,
-        send: Send,
-        cors: Headers,
-    ) -> None:
+    async def get(self, request: Request) -> None:
         """The stream of what the server says unasked, or the rest of one that broke off."""
-        if not accepted(headers.get(b"accept"))[1]:
+        if not accepted(request.headers.get(b"accept"))[1]:
             raise Refusal(406, "Accept must take text/event-stream")
-        session = self._session(headers, principal)
-        self._check_streams(principal, address)
-        last = headers.get(LAST_EVENT)
+        session = self._session(request)
+        self._check_streams(request.principal, request.address)
+        last = request.headers.get(LAST_EVENT)
         if last is None:
             stream = self._standalone(session)
             place = stream.last
         else:
             stream, place = resumed(session, last)
-        reader = Reader(stream, send, receive, self._limits)
+        reader = Reader(stream, request.send, request.receive, self._limits)
         stream.reader = reader
         prime = stream.number() if last is None and session.primes else None
         if stream.name == STANDALONE:
@@ -216,7 +200,8 @@ class Sessions:
                 stream.append(change(method, uri))
             session.pending = None
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *cors]})
+            headers = [*STREAM_HEADERS, *request.cors]
+            await request.send({"type": "http.response.start", "status": 200, "headers": headers})
             if prime is not None:
                 await reader.write(sse.event(b"", id=prime))
             await reader.run(place)
@@ -231,25 +216,30 @@ class Sessions:
             raise Refusal(409, "This session already has a stream open")
         return stream
 
-    async def delete(self, headers: Mapping[bytes, bytes], principal: str | None, send: Send, cors: Headers) -> None:
+    async def delete(self, request: Request) -> None:
         """End a session on the client's wish."""
-        self._drop(self._session(headers, principal))
-        await send_body(send, 204, cors, b"")
+        self._drop(self._session(request))
+        await send_body(request.send, 204, request.cors, b"")
 
     # Keeping
 
-    def _session(self, headers: Mapping[bytes, bytes], principal: str | None) -> Session:
+    def _session(self, request: Request) -> Session:
+        headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER)
-        revision = None if version is None else version.decode("latin-1")
+        unnamed = None if self.stateful else UNNAMED_HTTP
+        revision = unnamed if version is None else version.decode("latin-1")
         if revision is not None and not legacy.known(revision, self._service.revisions):
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
         now = asyncio.get_running_loop().time()
         if not self.stateful:
-            return Session("", legacy.assumed(revision or UNNAMED_HTTP, principal), None, now)
+            return Session("", legacy.assumed(revision, principal), None, now)
         id = headers.get(SESSION_HEADER)
         if id is None:
             raise Refusal(400, "Mcp-Session-Id is required; open a session with initialize")
         session = self._sessions.get(id.decode("latin-1"))
+        if session is not None and self._expired(session, now):
+            self._drop(session)
+            session = None
         # Someone else's session is not told apart from one that never was.
         if session is None or session.rules.caller.principal != principal:
             raise Refusal(404, "There is no such session; open one with initialize")
@@ -299,20 +289,25 @@ class Sessions:
 
     def _arm(self) -> None:
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+            soon = min(_SWEEP, self._limits.session_opening / 2, self._limits.session_idle / 2)
+            self._sweeper = asyncio.get_running_loop().call_later(soon, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeper = None
         now, limits = asyncio.get_running_loop().time(), self._limits
         for session in list(self._sessions.values()):
-            unopened = not session.rules.ready and now - session.born > limits.session_opening
-            unused = session.quiet and now - session.used > limits.session_idle
-            if unopened or unused or now - session.born > limits.session_lifetime:
+            if self._expired(session, now):
                 self._drop(session)
             else:
                 session.forget_streams(now, limits.replay_time)
         if self._sessions:
             self._arm()
+
+    def _expired(self, session: Session, now: float) -> bool:
+        limits, age = self._limits, now - session.born
+        unopened = not session.rules.ready and age > limits.session_opening
+        unused = session.quiet and now - session.used > limits.session_idle
+        return unopened or unused or age > limits.session_lifetime
 
     async def close(self) -> None:
         """End all sessions."""
@@ -323,13 +318,21 @@ class Sessions:
             self._drop(session)
 
 
+def _unserved(headers: Mapping[bytes, bytes], revisions: tuple[str, ...]) -> ProtocolError:
+    """What a server without this era says to a request of it. spec: streamable-http#protocol-version-header"""
+    version = headers.get(VERSION_HEADER)
+    if version is None:
+        return HeaderMismatch("Header mismatch: mcp-protocol-version is required")
+    return UnsupportedRevision(version.decode("latin-1"), revisions)
+
+
 def _cancelled(exchange: Exchange) -> bytes | None:
     if exchange.caller.revision == DRAFT:
         return jsonrpc.failure(exchange.id, downgrade.DRAFT_CANCELLED, "Request cancelled")
     return None
 
 
-async def _refuse(post: Post, id: Id | None, exc: ProtocolError, revision: str | None = None) -> None:
+async def _refuse(request: Request, id: Id | None, exc: ProtocolError, revision: str | None = None) -> None:
     body = jsonrpc.refusal(id, exc) if revision is None else legacy.refuse(revision, id, exc)
     status = status_of(exc) if isinstance(exc, Busy) or revision is None else 200
-    await send_json(post.send, status, body, post.cors + retry_header(exc))
+    await send_json(request.send, status, body, request.cors + retry_header(exc))

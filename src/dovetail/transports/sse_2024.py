@@ -7,17 +7,14 @@ spec: handshake/transports#http-with-sse
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 from urllib.parse import parse_qs
 
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http import Refusal
 from dovetail.transports.duplex import Duplex
-from dovetail.transports.reply import STREAM_HEADERS, Headers, Send, send_body
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+from dovetail.transports.reply import STREAM_HEADERS, send_body
+from dovetail.transports.request import Receive, Request, Send
 
 _STALL = 1024 * 1024  # bytes waiting for a reader, beyond which it is taken for dead
 
@@ -37,48 +34,39 @@ class OldTransport:
         """Whether a path is one of ours."""
         return path in self._streams or path in self._posts
 
-    async def serve(
-        self,
-        path: str,
-        scope: dict[str, Any],
-        headers: Mapping[bytes, bytes],
-        principal: str | None,
-        body: bytes,
-        receive: Receive,
-        send: Send,
-        cors: Headers,
-    ) -> None:
+    async def serve(self, path: str, request: Request, body: bytes) -> None:
         """One request to either address."""
         if path in self._streams:
-            if scope["method"] != "GET":
+            if request.method != "GET":
                 raise Refusal(405, "Open the stream with GET", [(b"allow", b"GET")])
-            root = scope.get("root_path") or ""
-            await self._stream(root + self._streams[path], principal, receive, send, cors)
-        elif scope["method"] != "POST":
+            root = request.scope.get("root_path") or ""
+            await self._stream(root + self._streams[path], request)
+        elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
         else:
-            self._take(scope, principal, body)
-            await send_body(send, 202, cors, b"")
+            self._take(request, body)
+            await send_body(request.send, 202, request.cors, b"")
 
-    async def _stream(self, address: str, principal: str | None, receive: Receive, send: Send, cors: Headers) -> None:
+    async def _stream(self, address: str, request: Request) -> None:
         if len(self._open) >= self._limits.sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
-        connection = _Connection(self._service, principal)
+        connection, send = _Connection(self._service, request.principal), request.send
         id = secrets.token_urlsafe(24)
         self._open[id] = connection
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *cors]})
+            headers = [*STREAM_HEADERS, *request.cors]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _write(send, sse.event(f"{address}?session_id={id}".encode(), name="endpoint"))
-            await connection.run(receive, send, self._limits.keep_alive)
+            await connection.run(request.receive, send, self._limits.keep_alive)
         finally:
             del self._open[id]
             await connection.duplex.close()
 
-    def _take(self, scope: dict[str, Any], principal: str | None, body: bytes) -> None:
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    def _take(self, request: Request, body: bytes) -> None:
+        query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
         names = query.get("session_id") or query.get("sessionId") or [""]
         connection = self._open.get(names[0])
-        if connection is None or connection.principal != principal:
+        if connection is None or connection.principal != request.principal:
             raise Refusal(404, "There is no such session; open a stream with GET")
         connection.duplex.receive(body)
 

@@ -1,0 +1,135 @@
+"""What is measured, and what must come out: scenes in blocks, and the limits on their ratios.
+
+All scenes of a block run interleaved on servers that stay up, so that whatever the machine does hits everyone alike.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import asks
+from asks import HANDSHAKE, MODERN, Ask
+from stage import FLOORS, IMPLEMENTATIONS, OURS, Setting
+
+ERAS = {"handshake": HANDSHAKE, "modern": MODERN}
+MANY = 1000
+
+
+class Scene(NamedTuple):
+    """One kind of request to one kind of server, `width` at once."""
+
+    name: str
+    setting: Setting
+    era: str
+    width: int
+    ask: Callable[[], Ask]
+    who: tuple[str, ...] = ()  # nobody named: everyone who can
+
+    def cast(self, wanted: tuple[str, ...]) -> list[str]:
+        """Who plays in it."""
+        return [
+            name
+            for name in self.who or tuple(IMPLEMENTATIONS)
+            if name in wanted
+            and self.setting.transport in IMPLEMENTATIONS[name].transports
+            and self.era in IMPLEMENTATIONS[name].eras
+        ]
+
+
+def _blocks() -> dict[str, list[Scene]]:
+    stdio, web, stream = Setting("stdio"), Setting("http"), Setting("http", "sse")
+    many, web_many = stdio._replace(tools=MANY), web._replace(tools=MANY)
+    listing = lambda: asks.list_tools(MANY)  # noqa: E731
+    large = lambda: asks.echo_large(1)  # noqa: E731
+    resource = lambda: asks.read_resource(5)  # noqa: E731
+    huge = lambda: asks.echo_large(20)  # noqa: E731
+    huge_resource = lambda: asks.read_resource(20)  # noqa: E731
+    open_stdio, open_web = (one._replace(large=True, megabytes=20) for one in (stdio, web))
+    lean = (OURS, *FLOORS)
+    sync = (OURS, "mcp", "fastmcp")
+    return {
+        "stdio": [
+            *(Scene(f"stdio-x64-{era}", stdio, era, 64, asks.echo) for era in ERAS),
+            *(Scene(f"stdio-x1-{era}", stdio, era, 1, asks.echo) for era in ERAS),
+            Scene("stdio-x64-add", stdio, "handshake", 64, asks.add),
+        ],
+        "http": [Scene(f"http-c{width}-{era}", web, era, width, asks.echo) for era in ERAS for width in (1, 32)],
+        "sse": [Scene(f"sse-c{width}", stream, "handshake", width, asks.echo) for width in (1, 32)],
+        "tools": [
+            Scene("http-call-few-tools", web, "modern", 1, asks.echo),
+            Scene("http-call-1000-tools", web_many, "modern", 1, asks.echo),
+            Scene("stdio-call-few-tools", stdio, "handshake", 64, asks.echo),
+            Scene("stdio-call-1000-tools", many, "handshake", 64, asks.echo),
+            Scene("http-list-1000-tools", web_many, "modern", 1, listing),
+            Scene("stdio-list-1000-tools", many, "handshake", 1, listing),
+        ],
+        "large": [
+            Scene("stdio-echo-1MB", stdio, "handshake", 1, large),
+            Scene("http-echo-1MB-handshake", web, "handshake", 1, large),
+            Scene("http-echo-1MB-modern", web, "modern", 1, large),
+            Scene("stdio-resource-5MB", stdio, "handshake", 1, resource),
+            Scene("http-resource-5MB-handshake", web, "handshake", 1, resource),
+            Scene("http-resource-5MB-modern", web, "modern", 1, resource),
+            Scene("stdio-echo-20MB", open_stdio, "handshake", 1, huge, lean),
+            Scene("http-echo-20MB-modern", open_web, "modern", 1, huge, lean),
+            Scene("stdio-resource-20MB", open_stdio, "handshake", 1, huge_resource, lean),
+            Scene("http-resource-20MB-modern", open_web, "modern", 1, huge_resource, lean),
+        ],
+        "sync": [
+            Scene("stdio-async-tool", stdio, "handshake", 64, asks.echo, sync),
+            Scene("stdio-sync-tool", stdio, "handshake", 64, lambda: asks.echo("echo_sync"), sync),
+            Scene("stdio-inline-tool", stdio, "handshake", 64, lambda: asks.echo("echo_inline"), (OURS,)),
+            Scene("http-async-tool", web, "modern", 32, asks.echo, sync),
+            Scene("http-sync-tool", web, "modern", 32, lambda: asks.echo("echo_sync"), sync),
+            Scene("http-inline-tool", web, "modern", 32, lambda: asks.echo("echo_inline"), (OURS,)),
+        ],
+    }
+
+
+BLOCKS = _blocks()
+QUICK = ("stdio", "http", "sse", "tools", "large")
+QUICK_WHO = (OURS, "floor-inline", "floor-task", "floor-blocking", "floor-http")
+
+
+class Limit(NamedTuple):
+    """Our figure over another's: at most `most`; or another's over ours: at least `least`."""
+
+    scene: str
+    against: str  # an implementation; "best": whoever is, but us; or another scene, of ours
+    most: float | None = None
+    least: float | None = None
+    scale: float = 1.0  # how many times the work of the other scene this one does
+
+    @property
+    def name(self) -> str:
+        """How it is called in the output."""
+        return f"{self.scene}:{self.against}"
+
+
+def _limits() -> list[Limit]:
+    http = [f"http-c{width}-{era}" for era in ERAS for width in (1, 32)]
+    found = [
+        *(Limit(f"stdio-x64-{era}", "floor-inline", most=4) for era in ERAS),
+        *(Limit(f"stdio-x1-{era}", "floor-task", most=1.4) for era in ERAS),
+        *(Limit(scene, "floor-http", most=1.6) for scene in http),
+        Limit("sse-c32", "floor-http", most=1.8),
+        Limit("http-call-1000-tools", "http-call-few-tools", most=1.1),
+        Limit("stdio-call-1000-tools", "stdio-call-few-tools", most=1.1),
+        Limit("http-list-1000-tools", "floor-http", most=3),
+        Limit("stdio-list-1000-tools", "floor-inline", most=3),
+        *(Limit(one.name, "best", most=1.5) for one in BLOCKS["large"] if "20MB" not in one.name),
+        Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20),
+        Limit("http-echo-20MB-modern", "http-echo-1MB-modern", most=1.2, scale=20),
+        Limit("stdio-resource-20MB", "stdio-resource-5MB", most=1.2, scale=4),
+        Limit("http-resource-20MB-modern", "http-resource-5MB-modern", most=1.2, scale=4),
+        Limit("stdio-x64-handshake", "ts1", least=1),
+        *(Limit(f"stdio-x64-{era}", "mcp", least=60) for era in ERAS),
+    ]
+    wanted = {"mcp": 8, "mcp-uvloop": 6, "fastmcp": 20, "ts1": 5, "ts2": 5}
+    found += [Limit(scene, peer, least=least) for scene in http for peer, least in wanted.items()]
+    return [one for one in found if not (one.against == "ts1" and one.scene.endswith("modern"))]
+
+
+LIMITS = _limits()
+
+# The figures that are no calls: see still.py. Ratios to the floor, but for the session, which is in kilobytes.
+STILL_LIMITS = {"import": 1.3, "spawn": 1.8, "rss-idle-stdio": 1.4, "rss-per-session-KB": 4.0, "rss-100k-calls": 1.05}

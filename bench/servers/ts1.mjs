@@ -1,0 +1,25 @@
+// The TypeScript SDK 1.x, on node's own HTTP server.
+import { randomUUID } from 'node:crypto';
+import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
+import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
+import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import * as z from 'zod';
+import { listen, order, register, sessions } from './matter.mjs';
+
+const make = () => register(new McpServer({ name: 'bench', version: '1' }), z, shape => shape);
+
+async function open(known) {
+    const transport = new StreamableHTTPServerTransport({
+        sessionIdGenerator: () => randomUUID(),
+        enableJsonResponse: order.json,
+        onsessioninitialized: id => known.set(id, transport),
+    });
+    await make().connect(transport);
+    return transport;
+}
+
+if (order.transport === 'stdio') {
+    await make().connect(new StdioServerTransport());
+} else {
+    listen(sessions(open));
+}

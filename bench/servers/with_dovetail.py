@@ -1,0 +1,52 @@
+"""dovetail, as its guide tells users to write and run a server; nothing is switched off."""
+
+from matter import LARGE, URI, Order
+
+from dovetail import Limits, Server
+
+order = Order()
+app = Server("bench", limits=Limits(body=LARGE, line=LARGE, result=LARGE) if order.large else None)
+
+
+@app.tool
+async def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+@app.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@app.tool
+def echo_sync(text: str) -> str:
+    """Give the text back, from a plain function."""
+    return text
+
+
+@app.tool(inline=True)
+def echo_inline(text: str) -> str:
+    """Give the text back, from a plain function that is quick."""
+    return text
+
+
+@app.resource(URI, mime_type="text/plain")
+async def contents() -> str:
+    """A long text."""
+    return order.contents
+
+
+async def extra(text: str, count: int = 1, strict: bool = False) -> str:
+    """One of many tools."""
+    return text
+
+
+for number in range(order.tools):
+    app.add_tool(extra, name=f"extra_{number}")
+
+if order.transport == "stdio":
+    app.run()
+else:
+    app.run("http", port=0, responses="sse" if order.responses == "sse" else "auto")

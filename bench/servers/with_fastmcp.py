@@ -1,0 +1,63 @@
+"""FastMCP, on the asyncio and h11 it brings along itself, without banner and access log."""
+
+import asyncio
+
+from fastmcp import FastMCP
+from matter import URI, Order, listening
+
+order = Order()
+app = FastMCP("bench")
+
+
+@app.tool
+async def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+@app.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@app.tool
+def echo_sync(text: str) -> str:
+    """Give the text back, from a plain function."""
+    return text
+
+
+@app.resource(URI, mime_type="text/plain")
+async def contents() -> str:
+    """A long text."""
+    return order.contents
+
+
+async def extra(text: str, count: int = 1, strict: bool = False) -> str:
+    """One of many tools."""
+    return text
+
+
+for number in range(order.tools):
+    app.tool(extra, name=f"extra_{number}")
+
+
+def serve_http() -> None:
+    """On a free port."""
+    settings = {"loop": "asyncio", "http": "h11", "access_log": False}
+    asyncio.run(
+        app.run_http_async(
+            show_banner=False,
+            log_level="WARNING",
+            path="/mcp",
+            json_response=order.responses == "json",
+            uvicorn_config=settings,
+            sockets=[listening()],
+        )
+    )
+
+
+if order.transport == "stdio":
+    asyncio.run(app.run_stdio_async(show_banner=False, log_level="WARNING"))
+else:
+    serve_http()

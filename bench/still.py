@@ -1,0 +1,130 @@
+"""What is measured without load: how long a server takes to be there, and how much memory it holds."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import asks
+from asks import HANDSHAKE
+from load import Bounds
+from stage import IMPLEMENTATIONS, OURS, Running, Setting
+
+IMPORTS = {
+    "floor": "import asyncio, msgspec",
+    OURS: "from dovetail import Server",
+    "mcp": "from mcp.server.mcpserver import MCPServer",
+    "fastmcp": "from fastmcp import FastMCP",
+    "python": "pass",
+}
+SESSIONS = 1000
+CALLS = 100_000
+_SMALL = Setting("stdio", megabytes=0.001)
+_WEB = Setting("http", megabytes=0.001)
+
+Figures = dict[str, dict[str, Any]]
+
+
+def imports(who: tuple[str, ...], rounds: int) -> Figures:
+    """CPU and wall milliseconds of a Python process that imports and ends."""
+    names = [name for name in IMPORTS if name in ("floor", "python") or name in who]
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        for name in random.sample(names, len(names)):
+            taken = _import_once(IMPORTS[name])
+            if turn:  # the first fills the disk cache
+                samples[name].append(taken)
+    return {name: _middle(found) for name, found in samples.items()}
+
+
+def _import_once(statement: str) -> tuple[float, float]:
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-c", statement])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{statement} failed")
+    return (usage.ru_utime + usage.ru_stime) * 1e3, (time.perf_counter() - started) * 1e3
+
+
+def spawn(who: tuple[str, ...], rounds: int) -> Figures:
+    """CPU and wall milliseconds from starting a stdio server to its first tool result."""
+    names = [name for name in who if "stdio" in IMPLEMENTATIONS[name].transports]
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        for name in random.sample(names, len(names)):
+            taken = _spawn_once(name)
+            if turn:
+                samples[name].append(taken)
+    return {name: _middle(found) for name, found in samples.items()}
+
+
+def _spawn_once(name: str) -> tuple[float, float]:
+    started = time.perf_counter()
+    server = Running(name, _SMALL)
+    try:
+        pipes = server.pipes(HANDSHAKE)
+        pipes.open()
+        pipes.run(asks.echo(), 1, Bounds(1, 30))
+        return server.cpu() * 1e3, (time.perf_counter() - started) * 1e3
+    finally:
+        server.stop()
+
+
+def _middle(samples: list[tuple[float, float]]) -> dict[str, Any]:
+    cpu, wall = zip(*samples, strict=True)
+    return {"cpu_ms": median(cpu), "wall_ms": median(wall), "samples": samples}
+
+
+def memory(who: tuple[str, ...], seconds: float) -> Figures:
+    """Resident memory: idle on stdio and HTTP, for each idle handshake session, and after many calls."""
+    return {name: _memory_of(name, seconds) for name in who}
+
+
+def _memory_of(name: str, seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    transports = IMPLEMENTATIONS[name].transports
+    if "stdio" in transports:
+        found |= _memory_of_stdio(name, seconds)
+    if "http" in transports:
+        found |= _memory_of_http(name, sessions=not name.startswith("floor"))
+    return found
+
+
+def _memory_of_stdio(name: str, seconds: float) -> dict[str, Any]:
+    server = Running(name, _SMALL)
+    try:
+        pipes = server.pipes(HANDSHAKE)
+        pipes.open()
+        pipes.run(asks.echo(), 1, Bounds(1, 30))
+        idle = server.rss()
+        pipes.run(asks.echo(), 64, Bounds(CALLS // 10, seconds / 4))
+        before = server.rss()
+        calls = pipes.run(asks.echo(), 64, Bounds(CALLS, seconds)).calls
+        return {"idle_stdio": idle, "before_calls": before, "after_calls": server.rss(), "calls": calls}
+    finally:
+        server.stop()
+
+
+def _memory_of_http(name: str, *, sessions: bool) -> dict[str, Any]:
+    server = Running(name, _WEB)
+    try:
+        web = server.web(HANDSHAKE, 1)
+        web.open()
+        web.run(asks.echo(), Bounds(1, 30))
+        found: dict[str, Any] = {"idle_http": server.rss()}
+        if sessions:
+            # The first hundred pay for what all share.
+            for _ in range(SESSIONS // 10):
+                web.open_session(web.connections[0])
+            before = server.rss()
+            for _ in range(SESSIONS):
+                web.open_session(web.connections[0])
+            found["per_session"] = (server.rss() - before) / SESSIONS
+        web.close()
+        return found
+    finally:
+        server.stop()

@@ -1,0 +1,316 @@
+"""Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
+the public names and their docstrings.
+
+Run it after a change to either; a test compares what it would write with what is there.
+"""
+
+import ast
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dovetail
+from dovetail import errors
+from dovetail.protocol import downgrade
+from dovetail.protocol.http import status_of
+from dovetail.wire.methods import BATCHES, METHODS, Method
+from dovetail.wire.revisions import REVISIONS, stateless
+from dovetail.wire.shape import Struct
+
+DOCS = Path(__file__).parent
+PACKAGE = Path(dovetail.__file__).parent
+
+YES, NO, INLINE = "●", "", "○"
+
+# One of each error a server sends; `code` tells what it is called in each revision.
+REFUSALS = (
+    errors.ParseError(""),
+    errors.InvalidRequest(""),
+    errors.MethodNotFound(""),
+    errors.InvalidParams(""),
+    errors.ToolNotFound(""),
+    errors.PromptNotFound(""),
+    errors.ResourceNotFound(""),
+    errors.InternalError(""),
+    errors.HeaderMismatch(""),
+    errors.MissingCapability({}),
+    errors.UnsupportedRevision("", []),
+    errors.Busy(""),
+    errors.Busy("", own=True),
+)
+
+FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
+
+GROUPS = {
+    "The server": ("Server", "Context", "Limits", "Lifetime"),
+    "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
+    "Content": (
+        "TextContent",
+        "ImageContent",
+        "AudioContent",
+        "ResourceLink",
+        "EmbeddedResource",
+        "ResourceContents",
+        "PromptMessage",
+        "CallToolResult",
+        "Completion",
+        "Annotations",
+        "Icon",
+        "ToolAnnotations",
+    ),
+    "Errors": (
+        "MCPError",
+        "ToolError",
+        "Declined",
+        "Dismissed",
+        "ProtocolError",
+        "InvalidParams",
+        "ResourceNotFound",
+        "MissingCapability",
+        "Busy",
+        "PeerError",
+    ),
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, as it should be."""
+    protocol = DOCS / "protocol.md"
+    text = protocol.read_text(encoding="utf-8")
+    for name, table in (("methods", methods()), ("codes", codes())):
+        text = _replaced(text, name, table)
+    return {protocol: text, DOCS / "reference.md": reference()}
+
+
+def _replaced(text: str, name: str, table: str) -> str:
+    start, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
+    return f"{before}{start}\n{table}\n{end}{after}"
+
+
+# Tables
+
+
+def methods() -> str:
+    """The support matrix: one row a method, one column a revision."""
+    head = ["method", "sent by", *REVISIONS, "notes"]
+    rows = [
+        [f"`{row.name}`", _sender(row), *(_mark(row, revision) for revision in REVISIONS), _notes(row)]
+        for row in METHODS.values()
+    ]
+    batches = [
+        "*several messages in one array*",
+        "both",
+        *(YES if revision in BATCHES else NO for revision in REVISIONS),
+        "",
+    ]
+    return _table(head, [*rows, batches])
+
+
+def _sender(row: Method) -> str:
+    return "either" if row.sender == "both" else row.sender
+
+
+def _mark(row: Method, revision: str) -> str:
+    if not row.exists(revision):
+        return NO
+    return INLINE if row.result is not None and row.sender == "server" and stateless(revision) else YES
+
+
+def _notes(row: Method) -> str:
+    notes: list[str] = []
+    if row.asks:
+        notes.append("may ask")
+    if row.cacheable:
+        notes.append("lifetime")
+    if row.header is not None:
+        notes.append(f"`Mcp-Name` is its `{row.header}`")
+    return ", ".join(notes)
+
+
+def codes() -> str:
+    """What each error is called in each revision, and its HTTP status."""
+    head = ["error", *REVISIONS, "HTTP, stateless"]
+    rows = [[_name(exc), *(_code(exc, one) for one in REVISIONS), _status(exc)] for exc in REFUSALS]
+    rows.append(_draft_only("a cancelled request", downgrade.DRAFT_CANCELLED, "no answer"))
+    rows.append(_draft_only("an id already in flight", downgrade.DRAFT_DUPLICATE_ID, str(errors.InvalidRequest.code)))
+    return _table(head, rows)
+
+
+def _name(exc: errors.ProtocolError) -> str:
+    name = f"`{type(exc).__name__}`"
+    return f"{name}, the caller's own share" if isinstance(exc, errors.Busy) and exc.own else name
+
+
+def _code(exc: errors.ProtocolError, revision: str) -> str:
+    if isinstance(exc, errors.HeaderMismatch) and not stateless(revision):
+        return ""
+    return str(downgrade.code(revision, exc))
+
+
+def _status(exc: errors.ProtocolError) -> str:
+    return str(status_of(exc))
+
+
+def _draft_only(what: str, code: int, elsewhere: str) -> list[str]:
+    return [what, *(str(code) if one == "draft" else elsewhere for one in REVISIONS), ""]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+# Reference
+
+
+def reference() -> str:
+    """Every public name: how to call it, and what its docstring says."""
+    listed = {name for names in GROUPS.values() for name in names}
+    if listed != set(dovetail.__all__):
+        raise SystemExit(f"docs/generate.py: GROUPS and dovetail.__all__ differ in {listed ^ set(dovetail.__all__)}")
+    parts = ["# Reference", "Every public name, from its docstrings. The [guide](README.md) shows them at work."]
+    for title, names in GROUPS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            parts += _entry(name)
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(name: str) -> Iterator[str]:
+    yield f"### {name}"
+    lineage = list(_lineage(getattr(dovetail, name)))
+    if name != "Context":  # nobody makes one
+        yield f"```python\n{_call(name, lineage)}\n```"
+    yield _prose(ast.get_docstring(lineage[0]) or "")
+    for function in _methods(lineage):
+        yield f"```python\n{_function(function)}\n```"
+        yield _prose(ast.get_docstring(function) or "")
+
+
+def _lineage(kind: type) -> Iterator[ast.ClassDef]:
+    """The source of a class and of those it derives from, as far as they are ours."""
+    for parent in kind.__mro__:
+        if parent.__module__.startswith("dovetail."):
+            module = importlib.import_module(parent.__module__)
+            tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+            yield next(
+                node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == parent.__name__
+            )
+
+
+def _call(name: str, lineage: list[ast.ClassDef]) -> str:
+    for node in lineage:
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                return f"{name}({_arguments(member)})"
+    kind = getattr(dovetail, name)
+    if not issubclass(kind, Struct):
+        return f"{name}(message)" if issubclass(kind, Exception) else f"{name}()"
+    fields = [one for node in reversed(lineage) for one in node.body if isinstance(one, ast.AnnAssign)]
+    shown = [_field(one) for one in fields if "ClassVar" not in ast.unparse(one.annotation)]
+    required, optional = [one for one in shown if "=" not in one], [one for one in shown if "=" in one]
+    return _folded(f"{name}(", [*required, *optional], ")")
+
+
+def _field(node: ast.AnnAssign) -> str:
+    text = f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
+    if node.value is None:
+        return text
+    value = node.value
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        value = next(keyword.value for keyword in value.keywords if keyword.arg == "default")
+    return f"{text} = {ast.unparse(value)}"
+
+
+def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    if lineage[0].name not in ("Server", "Context"):
+        return
+    seen: set[str] = set()
+    for node in lineage:
+        for member in node.body:
+            if not isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)) or member.name.startswith("_"):
+                continue
+            if lineage[0].name == "Server" and member.name in FOR_TRANSPORTS:
+                continue
+            if member.name in seen or ast.get_docstring(member) is None:  # an overload has none
+                continue
+            seen.add(member.name)
+            yield member
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    if any(ast.unparse(one) == "property" for one in node.decorator_list):
+        return f"{node.name}: {ast.unparse(node.returns)}" if node.returns else node.name
+    prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"{prefix}{node.name}({_arguments(node)}){returns}"
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    given = node.args
+    given.args = [one for one in given.args if one.arg != "self"]
+    given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
+    return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
+
+
+def _spaced(argument: str) -> str:
+    name, equals, default = argument.partition("=")
+    return f"{name} = {default}" if equals and ":" in name else argument
+
+
+def _split(text: str) -> list[str]:
+    """Arguments one by one: commas inside brackets and quotes do not separate them."""
+    parts, depth, quote, current = list[str](), 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and not depth:
+            parts.append(current.strip())
+            current = ""
+            continue
+        current += character
+    return [*parts, current.strip()] if current.strip() else parts
+
+
+def _folded(before: str, arguments: list[str], after: str) -> str:
+    line = f"{before}{', '.join(arguments)}{after}"
+    if len(line) <= 100:
+        return line
+    body = "".join(f"\n    {one}," for one in arguments)
+    return f"{before}{body}\n{after}"
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown: its `Raises:` part becomes a list."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.strip() == "Raises:":
+            lines.append("Raises:\n")
+        elif line.startswith("    "):
+            name, _, reason = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {reason}")
+        else:
+            lines.append(line.partition(" spec: ")[0])
+    return "\n".join(lines).strip()
+
+
+def main() -> int:
+    """Write what differs; how many pages that were."""
+    stale = [page for page, text in pages().items() if not page.exists() or page.read_text(encoding="utf-8") != text]
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(stale)} of {len(pages())} pages written anew\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

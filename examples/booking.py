@@ -1,0 +1,51 @@
+"""A tool that asks: it reports progress, asks the user for a seat, and pays exactly once.
+
+Nothing here knows which revision of the protocol the client speaks. `make demo` shows it on both eras.
+"""
+
+import itertools
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from dovetail import Context, Declined, Server
+
+app = Server("booking", version="1.0.0", instructions="Books seats on flights.")
+receipts = itertools.count(1001)
+
+
+class Seat(Struct):
+    """What the user is asked for."""
+
+    row: Annotated[int, Meta(ge=1, le=40, description="Row, 1 to 40")]
+    place: Annotated[Literal["window", "aisle"], Meta(description="Window or aisle")] = "window"
+
+
+@app.tool
+async def book(flight: Annotated[str, "Such as DY 814"], ctx: Context) -> str:
+    """Book a seat on a flight; the user chooses it."""
+    await ctx.progress(1, total=3, message="holding a seat")
+    # Where the client cannot be asked directly, the call ends here and comes back with the answer: everything above
+    # runs again, so what must not happen twice goes through `once`.
+    hold = await ctx.once("hold", lambda: f"H{next(receipts)}")
+    try:
+        seat = await ctx.elicit(f"Which seat on {flight}?", Seat)
+    except Declined:
+        return f"Not booked; hold {hold} will lapse."
+    await ctx.progress(2, total=3, message="paying")
+    receipt = await ctx.once("pay", lambda: f"R{next(receipts)}")
+    await ctx.progress(3, total=3, message="done")
+    app.add_tool(_cancellation(flight, receipt), name=f"cancel_{receipt}", description=f"Cancel {receipt} on {flight}.")
+    return f"Booked {flight}, row {seat.row}, {seat.place}; receipt {receipt}."
+
+
+def _cancellation(flight: str, receipt: str):
+    def cancel() -> str:
+        app.remove_tool(f"cancel_{receipt}")
+        return f"Cancelled {receipt} on {flight}."
+
+    return cancel
+
+
+if __name__ == "__main__":
+    app.run()

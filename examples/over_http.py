@@ -1,0 +1,34 @@
+"""A server over HTTP: `python examples/over_http.py`, then any client at http://127.0.0.1:8000/mcp.
+
+Callers prove who they are with a token; a tool finds the name in its context.
+"""
+
+import argparse
+from collections.abc import Mapping
+
+from dovetail import Context, Limits, Server
+from dovetail.protocol.http import Refusal
+
+TOKENS = {b"Bearer let-me-in": "ada"}
+
+app = Server("over-http", version="1.0.0", limits=Limits(body=256 * 1024, run_time=30.0))
+
+
+@app.tool
+async def whoami(ctx: Context) -> str:
+    """Who the caller proved to be."""
+    return f"You are {ctx.principal}, speaking {ctx.revision}."
+
+
+async def authenticate(headers: Mapping[bytes, bytes]) -> str:
+    """The principal a token belongs to."""
+    principal = TOKENS.get(headers.get(b"authorization", b""))
+    if principal is None:
+        raise Refusal(401, "A token is needed", [(b"www-authenticate", b"Bearer")])
+    return principal
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=8000)
+    app.run("http", port=parser.parse_args().port, authenticate=authenticate, health=True)

@@ -1,0 +1,95 @@
+"""What the server must do, one row per requirement, and the decorator that ties tests to rows.
+
+Rows stand in the `rows_*.py` files beside this one, each a tuple `ROWS`. A row says where the requirement comes from
+(an anchor of the specification as listed in `architecture/anchors.txt`, or "house"), states it in our own words, and
+gives the revisions and transports it holds for. A test names its rows:
+
+    @requirement("cancel.no-answer")
+    async def test_a_cancelled_request_is_not_answered(revision: str, transport: str) -> None: ...
+
+and is run once for each revision and transport all its rows have in common, as far as its parameters `revision` and
+`transport` ask for that. `revisions=` and `transports=` narrow it further. `test_manifest.py` sees to it that no row is
+without a test and no test without a row.
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from driver import DRAFT, HANDSHAKE, MODERN, REVISIONS
+
+HERE = Path(__file__).parent
+F = TypeVar("F", bound=Callable[..., Any])
+
+PUBLISHED = (*HANDSHAKE, MODERN)
+SESSIONS = (*HANDSHAKE, DRAFT)  # every revision that shakes hands
+SINCE_2025 = PUBLISHED[1:]
+STREAMS = ("pipe", "unix", "tcp")  # newline-delimited bytes
+EVERYWHERE = ("memory", "pipe", "sse", "http")  # one transport of each kind
+WEB = ("http",)
+ALL_WEB = ("http", "http-stateless")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One row."""
+
+    id: str
+    source: str
+    says: str
+    revisions: tuple[str, ...] = REVISIONS
+    transports: tuple[str, ...] = EVERYWHERE
+
+
+@functools.cache
+def requirements() -> dict[str, Requirement]:
+    """All rows of all files, by id."""
+    found: dict[str, Requirement] = {}
+    for file in sorted(HERE.glob("rows_*.py")):
+        for row in importlib.import_module(f"behaviour.{file.stem}").ROWS:
+            assert row.id not in found, f"the id {row.id} is given twice"
+            found[row.id] = row
+    return found
+
+
+def possible(revision: str, transport: str) -> bool:
+    """Whether a client of the revision can be met on the transport."""
+    if transport == "sse":  # the transport of the first revision; nothing since 2026 speaks it
+        return revision != MODERN
+    # A revision without a version header cannot be told apart where nothing is remembered.
+    return transport != "http-stateless" or revision != "2024-11-05"
+
+
+def requirement(
+    *ids: str, revisions: Sequence[str] | None = None, transports: Sequence[str] | None = None
+) -> Callable[[F], F]:
+    """The test shows that these rows hold."""
+    rows = [requirements()[id] for id in ids]
+    held = [one for one in REVISIONS if all(one in row.revisions for row in rows)]
+    over = [one for row in rows for one in row.transports if all(one in other.transports for other in rows)]
+    chosen = [one for one in held if revisions is None or one in revisions]
+    carried = [one for one in dict.fromkeys(over) if transports is None or one in transports]
+
+    def mark(test: F) -> F:
+        wanted = inspect.signature(test).parameters
+        cases: list[Any]
+        match "revision" in wanted, "transport" in wanted:
+            case True, True:
+                names = "revision, transport"
+                cases = [(one, other) for one in chosen for other in carried if possible(one, other)]
+            case True, False:
+                names, cases = "revision", chosen
+            case False, True:
+                names, cases = "transport", carried
+            case _:
+                return test
+        assert cases, f"{test.__name__}: its rows have no revision and transport in common"
+        return pytest.mark.parametrize(names, cases)(test)
+
+    return mark

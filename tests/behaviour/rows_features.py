@@ -1,0 +1,522 @@
+"""Requirements on what a server offers: tools, resources, prompts, completion, logging, progress, lists and changes."""
+
+from behaviour.manifest import PUBLISHED, SESSIONS, Requirement
+from driver import DRAFT, HANDSHAKE, MODERN
+
+CHEAP = ("memory", "pipe")  # for what no transport can change
+BOTH = ("memory", "http")
+STREAMED = ("memory", "pipe", "sse", "http")
+SINCE_JUNE = ("2025-06-18", "2025-11-25", MODERN)
+
+ROWS: tuple[Requirement, ...] = (
+    # Tools
+    Requirement(
+        "tools.declaration",
+        "tools#tool",
+        "A tool is listed with its name, description and input schema, and with title, annotations, icons, output "
+        "schema and _meta as far as the revision knows them.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "tools.capability",
+        "tools#capabilities",
+        "A server with tools declares the capability; one without answers the methods with -32601.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "tools.empty-list",
+        "tools#capabilities",
+        "A server may offer tools and have none yet: the list is empty and the capability declared.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "tools.no-parameters",
+        "tools#tool-with-no-parameters",
+        "The schema of a tool without parameters accepts only an empty object.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "tools.verbatim-schema",
+        "basic#json-schema-usage",
+        "A schema the author gives is published unchanged, with every keyword of its dialect, and arguments are checked "
+        "against it.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "tools.dialect",
+        "basic#schema-dialect",
+        "A schema that names another dialect is checked by that dialect.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "tools.bad-schema",
+        "basic#schema-validation",
+        "A schema that is not valid in its dialect, or whose $ref points out of it, is refused when the tool is "
+        "registered; nothing is fetched.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "tools.unknown",
+        "tools#error-handling",
+        "An unknown tool is an error -32602 (in the draft dialect -32003), not a result.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "tools.malformed",
+        "tools#error-handling",
+        "A call without a name, or whose arguments are no object, is an error -32602.",
+        transports=("memory", "http"),
+    ),
+    Requirement(
+        "tools.bad-arguments",
+        "tools#error-handling",
+        "Arguments that do not fit give a result with isError whose text names every field that is wrong, and the "
+        "function is not run.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "tools.arguments-omitted",
+        "tools#calling-tools",
+        "Arguments may be left out or null where none are required.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "tools.author-error",
+        "tools#error-handling",
+        "What an author raises as ToolError reaches the model as a result with isError and that text.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "tools.content",
+        "tools#tool-result",
+        "A tool returns text, images, audio, links and embedded resources, alone or mixed, in the author's order.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "tools.annotated-content",
+        "tools#tool-result",
+        "Content keeps its annotations and _meta, and a result its _meta.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "tools.order",
+        "tools#capabilities",
+        "Tools, resources, templates and prompts are listed in the same order each time and on every connection.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "tools.names",
+        "tools#tool-names",
+        "A name is unique within a server, and upper and lower case are different names.",
+        transports=("memory",),
+    ),
+    # Structured content
+    Requirement(
+        "structured.value",
+        "tools#structured-content",
+        "A value with a type travels as structured content that fits the published schema, and as its JSON in a text.",
+        revisions=SINCE_JUNE,
+        transports=CHEAP,
+    ),
+    Requirement(
+        "structured.any-json",
+        "tools#structured-content",
+        "In the newest revision structured content is any JSON value, null included, as the schema says it.",
+        revisions=(MODERN,),
+        transports=CHEAP,
+    ),
+    Requirement(
+        "structured.wrapped",
+        "handshake/tools#structured-content",
+        'Before it, structured content is an object: anything else stands under "result", in the schema as well.',
+        revisions=("2025-06-18", "2025-11-25", DRAFT),
+        transports=CHEAP,
+    ),
+    Requirement(
+        "structured.text-only",
+        "handshake/tools#tool-result",
+        "Before 2025-06-18 a typed value is its JSON as text, and neither schema nor structured content is sent.",
+        revisions=("2024-11-05", "2025-03-26"),
+        transports=CHEAP,
+    ),
+    Requirement(
+        "structured.conforms",
+        "tools#output-schema",
+        "A value that does not fit the published schema is an error of the server, never sent.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "structured.author-schema",
+        "tools#output-schema",
+        "An output schema the author gives is published, and results are held against it.",
+        revisions=SINCE_JUNE,
+        transports=("memory",),
+    ),
+    # Older revisions
+    Requirement(
+        "downgrade.content",
+        "handshake/tools#tool-result",
+        "Content a revision does not have is said as text: links before 2025-06-18, audio before 2025-03-26.",
+        revisions=HANDSHAKE,
+        transports=CHEAP,
+    ),
+    Requirement(
+        "downgrade.descriptions",
+        "handshake/basic#icons",
+        "Titles before 2025-06-18, icons before 2025-11-25 and tool annotations before 2025-03-26 are left out of lists.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "downgrade.identity",
+        "house",
+        "The server introduces itself with as much as the revision has words for.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "downgrade.stamps",
+        "basic#resulttype",
+        "Every result of the newest revision has a resultType and names the server; handshake results have neither.",
+        transports=STREAMED,
+    ),
+    # Resources
+    Requirement(
+        "resources.declaration",
+        "resources#resource",
+        "A resource is listed with its URI, name, description, type, size and annotations, and with title, icons and "
+        "_meta as far as the revision knows them.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "resources.capability",
+        "resources#capabilities",
+        "A server with resources or templates declares the capability; one without answers the methods with -32601.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "resources.text",
+        "resources#text-content",
+        "Text is read as text, with the resource's URI and type.",
+        transports=STREAMED,
+    ),
+    Requirement("resources.blob", "resources#binary-content", "Bytes are read as a base64 blob.", transports=STREAMED),
+    Requirement(
+        "resources.several",
+        "resources#reading-resources",
+        "One read may give several contents, each with its own URI.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "resources.not-found",
+        "resources#error-handling",
+        "A URI nothing is served under is an error naming it: -32602, in handshake revisions -32002; never an empty list.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "resources.bad-uri",
+        "resources#security-considerations",
+        "A URI that is no string, or longer than the limit, is an error -32602.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "resources.author-errors",
+        "resources#error-handling",
+        "A resource that fails is an error -32603; one whose author says it does not exist is not found.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "templates.declaration",
+        "resources#resource-templates",
+        "Templates are listed in a list of their own, with all they are described by, and are no resources.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "templates.match",
+        "resources#resource-templates",
+        "A URI that fits a template is read with its variables, decoded and in the types of the function.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "templates.misfit",
+        "resources#error-handling",
+        "A URI whose variable is of another type, or empty, is not found.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "templates.precedence",
+        "house",
+        "A fixed resource goes before a template, and a more specific template before a more general one.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "templates.traversal",
+        "resources#security-considerations",
+        "No spelling of a URI makes a variable climb out of its place.",
+        transports=("memory", "http"),
+    ),
+    # Prompts
+    Requirement(
+        "prompts.declaration",
+        "prompts#prompt",
+        "A prompt is listed with its arguments, which of them are required, and all it is described by.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "prompts.capability",
+        "prompts#capabilities",
+        "A server with prompts declares the capability; one without answers the methods with -32601.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "prompts.get",
+        "prompts#getting-a-prompt",
+        "A prompt is filled in with its arguments, read as the types of the function, and gives messages with roles.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "prompts.content",
+        "prompts#promptmessage",
+        "Messages hold text, images, audio, links and embedded resources.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "prompts.unknown",
+        "prompts#error-handling",
+        "An unknown prompt is an error -32602 (in the draft dialect -32004).",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "prompts.missing-argument",
+        "prompts#error-handling",
+        "A missing, unknown or unfit argument is an error -32602 that names it.",
+        transports=STREAMED,
+    ),
+    # Completion
+    Requirement(
+        "completion.suggests",
+        "completion#requesting-completions",
+        "A function of the author's suggests values for an argument of a prompt or a variable of a template.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "completion.context",
+        "completion#requesting-completions",
+        "Arguments already settled reach the function.",
+        revisions=SINCE_JUNE,
+        transports=CHEAP,
+    ),
+    Requirement(
+        "completion.choices",
+        "house",
+        "An argument annotated with choices is completed without a function, whatever the case of what was typed.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "completion.cap",
+        "completion#completion-results",
+        "One answer holds at most a hundred values, and says how many there are and that there are more.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "completion.errors",
+        "completion#error-handling",
+        "An unknown prompt, template or argument, or a malformed reference, is an error -32602.",
+        transports=("memory", "http"),
+    ),
+    Requirement(
+        "completion.capability",
+        "completion#capabilities",
+        "Completions are declared where there are any, in revisions that have the word; otherwise the method is -32601.",
+        transports=("memory",),
+    ),
+    # Logging
+    Requirement(
+        "logging.session-level",
+        "handshake/logging#setting-log-level",
+        "A session hears messages at or above the level it set, and of no other session's level.",
+        revisions=SESSIONS,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "logging.request-level",
+        "logging#per-request-log-level",
+        "A request hears messages at or above the level it names, before its response and on its own stream.",
+        revisions=(MODERN,),
+        transports=BOTH,
+    ),
+    Requirement(
+        "logging.silence",
+        "logging#per-request-log-level",
+        "A request that names no level hears nothing.",
+        revisions=(MODERN,),
+        transports=BOTH,
+    ),
+    Requirement(
+        "logging.bad-level",
+        "logging#error-handling",
+        "A level that does not exist is an error -32602.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "logging.message",
+        "logging#log-message-notifications",
+        "A message carries its level, a logger and any JSON value.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "logging.capability", "logging#capabilities", "The capability to log is declared.", transports=("memory",)
+    ),
+    # Progress
+    Requirement(
+        "progress.reported",
+        "progress#progress-flow",
+        "Progress is reported under the caller's token, string or integer, before the response.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "progress.rises",
+        "progress#progress-flow",
+        "Each value is greater than the one before; one that is not is left out.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "progress.no-token",
+        "progress#behavior-requirements",
+        "Without a token there is no progress.",
+        revisions=PUBLISHED,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "progress.bad-token",
+        "progress#progress-flow",
+        "A token that is neither a string nor an integer is an error -32602.",
+        revisions=PUBLISHED,
+        transports=("memory",),
+    ),
+    Requirement(
+        "progress.stops",
+        "progress#implementation-notes",
+        "After the response nothing is said about the request any more, whatever the author left running.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "progress.own-stream",
+        "streamable-http#receiving-messages",
+        "What is said about a request is said on the stream of its own response, never on another.",
+        transports=("http",),
+    ),
+    Requirement(
+        "progress.draft",
+        "house",
+        "In the draft dialect progress is reported by request id, token or not, in the dialect's shape.",
+        revisions=(DRAFT,),
+        transports=STREAMED,
+    ),
+    # Pagination
+    Requirement(
+        "pagination.complete",
+        "pagination#pagination-flow",
+        "Following the cursors gives every item once, in order; the last page has no cursor.",
+        transports=CHEAP,
+    ),
+    Requirement(
+        "pagination.one-page",
+        "pagination#response-format",
+        "Without a page size a list is one page.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "pagination.invalid",
+        "pagination#error-handling",
+        "A cursor the server did not give for this list, or of another type, is an error -32602; an empty one as well.",
+        transports=("memory", "http"),
+    ),
+    Requirement(
+        "pagination.stable",
+        "pagination#implementation-guidelines",
+        "Items added behind or before a cursor neither repeat nor hide others.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "pagination.page-size",
+        "house",
+        "A page size below one is refused when the server is made.",
+        transports=("memory",),
+    ),
+    # Caching
+    Requirement(
+        "caching.hints",
+        "caching#cacheable-results",
+        "Every complete result of a cacheable method says how long it may be kept and by whom; others do not.",
+        revisions=(MODERN,),
+        transports=BOTH,
+    ),
+    Requirement(
+        "caching.choice",
+        "caching#choosing-a-cache-scope",
+        "Hints are set for the server, for a method, or for one resource; the nearest counts.",
+        revisions=(MODERN,),
+        transports=("memory",),
+    ),
+    Requirement(
+        "caching.pages",
+        "caching#interaction-with-pagination",
+        "All pages of a list have the same scope.",
+        revisions=(MODERN,),
+        transports=("memory",),
+    ),
+    Requirement(
+        "caching.not-before",
+        "handshake/resources#reading-resources",
+        "Handshake revisions have no hints.",
+        revisions=SESSIONS,
+        transports=CHEAP,
+    ),
+    Requirement(
+        "caching.never-negative",
+        "caching#time-to-live-ttl-field",
+        "A negative time or an unknown scope is refused where it is written.",
+        transports=("memory",),
+    ),
+    # Changes
+    Requirement(
+        "changes.registration",
+        "tools#list-changed-notification",
+        "Registering or removing a tool, resource, template or prompt is told to every session, and the list is new.",
+        revisions=SESSIONS,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "changes.from-a-thread",
+        "house",
+        "A change may be told from any thread.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "changes.ready-first",
+        "handshake/lifecycle#initialization",
+        "A session hears of no change before it said it is initialized.",
+        revisions=SESSIONS,
+        transports=CHEAP,
+    ),
+    Requirement(
+        "changes.updated",
+        "handshake/resources#subscriptions",
+        "A session hears of updates to the resources it subscribed to, and of no other.",
+        revisions=SESSIONS,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "changes.unsubscribed",
+        "handshake/resources#subscriptions",
+        "After unsubscribing there is silence.",
+        revisions=SESSIONS,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "changes.collected",
+        "house",
+        "What a session missed while it did not listen is told once when it does, each thing once.",
+        revisions=SESSIONS,
+        transports=("http",),
+    ),
+)

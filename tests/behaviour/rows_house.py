@@ -1,0 +1,138 @@
+"""Requirements on errors, on what surrounds a request, and on the life of a server."""
+
+from driver import DRAFT, MODERN
+
+from behaviour.manifest import PUBLISHED, Requirement
+
+BOTH = ("memory", "http")
+STREAMED = ("memory", "pipe", "sse", "http")
+
+ROWS: tuple[Requirement, ...] = (
+    Requirement(
+        "errors.masked",
+        "house",
+        "An exception nobody meant for the caller is logged once with its traceback and told only by a reference.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "errors.debug", "house", "In debug mode its type and text are told as well.", transports=("memory",)
+    ),
+    Requirement(
+        "errors.contained",
+        "house",
+        "Nothing an author raises, of any kind, ends the server, the session or another call.",
+        revisions=("2025-11-25", MODERN),
+        transports=STREAMED,
+    ),
+    Requirement(
+        "errors.codes",
+        "basic#error-codes",
+        "The newest revision uses JSON-RPC's own codes, the three the specification allocates, and codes outside the "
+        "reserved range; never a retired one.",
+        revisions=(MODERN,),
+        transports=("memory", "http"),
+    ),
+    Requirement(
+        "errors.codes-before",
+        "handshake/resources#error-handling",
+        "Handshake revisions use JSON-RPC's own codes and -32002 for resources.",
+        revisions=PUBLISHED[:-1],
+        transports=("memory",),
+    ),
+    Requirement(
+        "errors.codes-draft",
+        "house",
+        "The draft dialect has codes of its own for resources, tools and prompts that are not found.",
+        revisions=(DRAFT,),
+        transports=("memory",),
+    ),
+    Requirement(
+        "errors.unsayable",
+        "house",
+        "A result that has no JSON form is an error of the server.",
+        revisions=("2025-11-25", MODERN),
+        transports=BOTH,
+    ),
+    Requirement(
+        "errors.too-large",
+        "house",
+        "A tool's result beyond the limit is an error that names the limit.",
+        revisions=("2025-11-25", MODERN),
+        transports=BOTH,
+    ),
+    Requirement(
+        "errors.timeout",
+        "house",
+        "A function that takes longer than it may is stopped, its caller told, and the session goes on.",
+        revisions=("2025-11-25", MODERN),
+        transports=BOTH,
+    ),
+    Requirement(
+        "errors.busy",
+        "house",
+        "Beyond the limit of calls at work, a call is refused with 429 and a time after which to try again.",
+        revisions=("2025-11-25", MODERN),
+        transports=BOTH,
+    ),
+    Requirement(
+        "sync.threads",
+        "house",
+        "A plain function runs in a thread, with the context of its request, and holds up nobody.",
+        revisions=("2025-11-25", MODERN),
+        transports=BOTH,
+    ),
+    Requirement(
+        "sync.inline",
+        "house",
+        "A plain function declared inline runs on the loop itself.",
+        revisions=(MODERN,),
+        transports=("memory",),
+    ),
+    Requirement(
+        "middleware.order",
+        "house",
+        "Middleware stands around a request in the order of its registration, the first outermost.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "middleware.short-circuit",
+        "house",
+        "Middleware may answer or refuse instead of going on.",
+        transports=BOTH,
+    ),
+    Requirement(
+        "middleware.sees",
+        "house",
+        "Middleware sees the exchange: method, parameters, who asks in which revision, and the headers.",
+        transports=STREAMED,
+    ),
+    Requirement(
+        "middleware.everything",
+        "house",
+        "Middleware stands around every method the server answers.",
+        transports=("memory",),
+    ),
+    Requirement(
+        "lifespan.once",
+        "house",
+        "The lifespan is entered once, before the first request is served, and left at the end; its value reaches "
+        "functions through the context.",
+        revisions=("2025-11-25", MODERN),
+        transports=STREAMED,
+    ),
+    Requirement(
+        "lifespan.lazy",
+        "house",
+        "Where nobody starts the server, the first request enters the lifespan.",
+        revisions=("2025-11-25", MODERN),
+        transports=("memory",),
+    ),
+    Requirement(
+        "lifespan.failure",
+        "house",
+        "A lifespan that fails at its start makes every request an error and is logged; one that fails at its end is "
+        "logged.",
+        revisions=("2025-11-25", MODERN),
+        transports=("memory",),
+    ),
+)

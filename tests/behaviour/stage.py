@@ -1,0 +1,112 @@
+"""A server whose tools tell the test when they began and how they ended, and wait until the test lets them go on."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from dovetail import Context, Server
+from dovetail.errors import PeerError
+from rawhttp import PATIENCE
+
+
+class Stage:
+    """The server and what its tools reported, each under the name given in the call."""
+
+    def __init__(self, **options: Any) -> None:
+        self.app = Server("stage", **({"version": "1.0"} | options))
+        self.ends: dict[str, str] = {}
+        self._begun: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._free: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._over: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._threads: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        self.app.add_tool(self.echo)
+        self.app.add_tool(self.wait)
+        self.app.add_tool(self.talk)
+        self.app.add_tool(self.block)
+        self.app.add_tool(self.count)
+
+    async def echo(self, text: str) -> str:
+        return text
+
+    async def wait(self, name: str) -> str:
+        """Says nothing until released."""
+        return await self._play(name)
+
+    async def talk(self, name: str, ctx: Context) -> str:
+        """Reports progress, waits to be released, reports again."""
+        await ctx.progress(1, total=2, message=name)
+        value = await self._play(name)
+        await ctx.progress(2, total=2, message=name)
+        return value
+
+    def block(self, name: str) -> str:
+        """Holds its thread until released."""
+        loop = self._loop
+        loop.call_soon_threadsafe(self._begun[name].set)
+        self._threads[name].wait(PATIENCE)
+        self.ends[name] = "finished"
+        loop.call_soon_threadsafe(self._over[name].set)
+        return f"{name} is done"
+
+    async def count(self, to: int, ctx: Context) -> str:
+        """Reports progress from 1 to `to` without waiting."""
+        for number in range(1, to + 1):
+            await ctx.progress(number, total=to)
+        return f"counted to {to}"
+
+    async def _play(self, name: str) -> str:
+        self._begun[name].set()
+        try:
+            await self._free[name].wait()
+        except asyncio.CancelledError:
+            self.ends[name] = "cancelled"
+            raise
+        else:
+            self.ends[name] = "finished"
+        finally:
+            self._over[name].set()
+        return f"{name} is done"
+
+    # What the test calls
+
+    async def begun(self, name: str) -> None:
+        """Wait until the call of this name is at work."""
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.timeout(PATIENCE):
+            await self._begun[name].wait()
+
+    def here(self) -> None:
+        """Remember the loop, for tools that run in threads."""
+        self._loop = asyncio.get_running_loop()
+
+    def release(self, name: str) -> None:
+        """Let the call of this name finish."""
+        self._free[name].set()
+        self._threads[name].set()
+
+    async def ended(self, name: str) -> str:
+        """Wait until the call is over; how it ended."""
+        async with asyncio.timeout(PATIENCE):
+            await self._over[name].wait()
+        return self.ends[name]
+
+
+def call(tool: str, **arguments: Any) -> dict[str, Any]:
+    """The params of a tools/call."""
+    return {"name": tool, "arguments": arguments}
+
+
+def text(result: Any) -> str:
+    """The text of a tool's result."""
+    return result["content"][0]["text"]
+
+
+async def refused(work: Awaitable[Any]) -> Any:
+    """The error a request is answered with."""
+    with pytest.raises(PeerError) as caught:
+        await work
+    return caught.value

@@ -1,0 +1,208 @@
+"""Opening, using and closing a handshake session; and that the stateless era remembers nothing."""
+
+import asyncio
+import json
+from typing import Any
+
+from behaviour.manifest import requirement
+from behaviour.stage import Stage, call, refused, text
+from dovetail import Context, Icon, Server
+from driver import CLIENT, HANDSHAKE, Peer, connect
+from rawhttp import PATIENCE
+
+
+@requirement("life.initialize")
+async def test_initialize_tells_who_the_server_is_and_what_it_can(revision: str, transport: str) -> None:
+    app = Stage(
+        version="3.1",
+        title="The Stage",
+        description="for tests",
+        website_url="https://example.com",
+        icons=[Icon(src="https://example.com/i.png")],
+        instructions="Be kind.",
+    ).app
+    async with connect(app, transport, revision) as peer:
+        told = peer.opened
+        assert told["protocolVersion"] == revision
+        assert told["instructions"] == "Be kind."
+        assert told["capabilities"]["tools"] == {"listChanged": True}
+        assert "resources" not in told["capabilities"]
+        assert "prompts" not in told["capabilities"]
+        assert "completions" not in told["capabilities"]
+        info = told["serverInfo"]
+        assert (info["name"], info["version"]) == ("stage", "3.1")
+        old, older = revision == "2025-06-18", revision in ("2024-11-05", "2025-03-26")
+        assert ("title" in info) is not older
+        for name in ("description", "websiteUrl", "icons"):
+            assert (name in info) is not (old or older), name
+
+
+@requirement("life.initialize-params")
+async def test_initialize_with_wrong_params_opens_nothing(revision: str, transport: str) -> None:
+    good = {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT}
+    async with connect(Stage().app, transport, revision, handshake=False) as peer:
+        for wrong in (
+            {},
+            {name: value for name, value in good.items() if name != "protocolVersion"},
+            {name: value for name, value in good.items() if name != "clientInfo"},
+            {name: value for name, value in good.items() if name != "capabilities"},
+            good | {"protocolVersion": 20251125},
+            good | {"capabilities": []},
+            good | {"clientInfo": {"name": "x"}},
+            good | {"clientInfo": "x"},
+        ):
+            exc = await refused(peer.request("initialize", wrong))
+            assert exc.code == -32602, wrong
+            assert exc.status == (400 if transport == "http" else None), wrong
+        await peer.open()
+        assert await peer.request("tools/list")
+
+
+@requirement("life.first")
+async def test_nothing_but_ping_is_served_before_initialize(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision, handshake=False) as peer:
+        assert await peer.request("ping") == {}
+        for method in ("tools/list", "logging/setLevel", "shutdown"):
+            exc = await refused(peer.request(method))
+            assert exc.code == -32600
+            assert "initialize" in exc.message
+        await peer.open()
+        assert await peer.request("tools/list")
+
+
+@requirement("life.once")
+async def test_a_connection_is_initialized_once(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        exc = await refused(
+            peer.request("initialize", {"protocolVersion": revision, "capabilities": {}, "clientInfo": CLIENT})
+        )
+        assert exc.code == -32600
+        assert await peer.request("tools/list")
+
+
+@requirement("life.initialized-first")
+async def test_a_session_hears_of_changes_only_once_it_is_ready(revision: str, transport: str) -> None:
+    stage = Stage()
+    async with connect(stage.app, transport, revision, handshake=False) as peer:
+        await peer.initialize()
+        stage.app.changed("tools")
+        assert await peer.request("ping") == {}
+        assert peer.notices == []
+        await peer.notify("notifications/initialized")
+        if transport == "http":
+            await peer.listen()
+        assert await peer.request("ping") == {}
+        stage.app.changed("tools")
+        await peer.next_notice("notifications/tools/list_changed")
+        assert len(peer.notices) == 1
+
+
+@requirement("life.ping")
+async def test_ping_is_answered_with_nothing(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        assert await peer.request("ping") == {}
+        assert await peer.request("ping", {}) == {}
+        assert await peer.request("ping", {"_meta": {"com.example/x": 1}}) == {}
+
+
+@requirement("life.ping")
+async def test_ping_is_answered_while_work_goes_on(revision: str, transport: str) -> None:
+    stage = Stage()
+    stage.here()
+    async with connect(stage.app, transport, revision) as peer:
+        waiting = peer.start("tools/call", call("wait", name="w"))
+        blocking = peer.start("tools/call", call("block", name="b"))
+        await stage.begun("w")
+        await stage.begun("b")
+        assert await peer.request("ping") == {}
+        stage.release("w")
+        stage.release("b")
+        await waiting
+        await blocking
+
+
+@requirement("life.ping-gone")
+async def test_the_stateless_era_has_no_ping(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        assert (await refused(peer.request("ping"))).code == -32601
+
+
+@requirement("life.shutdown")
+async def test_shutdown_is_answered_null_and_ends_the_session(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        assert await peer.request("shutdown") is None
+        assert peer.messages[-1]["result"] is None
+        if transport == "http":
+            reply = await peer.raw(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+            assert reply.status == 404
+        else:
+            async with asyncio.timeout(PATIENCE):
+                await peer.ended.wait()
+
+
+@requirement("life.shutdown")
+async def test_shutdown_ends_a_process(revision: str) -> None:
+    from behaviour import programs
+
+    async with connect(programs.plain, "stdio", revision) as peer:
+        assert await peer.request("shutdown") is None
+        assert peer.process is not None
+        async with asyncio.timeout(PATIENCE):
+            assert await peer.process.wait() == 0
+
+
+@requirement("life.stateless")
+async def test_the_stateless_era_remembers_nothing_of_the_caller(revision: str, transport: str) -> None:
+    app = Server("x")
+
+    @app.tool
+    async def who(ctx: Context) -> str:
+        assert ctx.client is None or ctx.client.name
+        roots = ctx.capabilities.roots is not None
+        return json.dumps([ctx.client.name if ctx.client else None, roots])
+
+    async with connect(app, transport, revision) as peer:
+
+        async def asked(**meta: Any) -> Any:
+            changed = {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}
+            return json.loads(text(await peer.request("tools/call", call("who"), meta=changed)))
+
+        assert await asked(clientInfo={"name": "a", "version": "1"}, clientCapabilities={"roots": {}}) == ["a", True]
+        assert await asked(clientInfo={"name": "b", "version": "1"}, clientCapabilities={}) == ["b", False]
+        assert await asked(clientInfo=None, clientCapabilities={"roots": {}}) == [None, True]
+        exc = await refused(asked(clientCapabilities=None))
+        assert exc.code == -32602
+
+
+@requirement("life.session-caller")
+async def test_a_handshake_session_remembers_the_caller(revision: str, transport: str) -> None:
+    app = Server("x")
+
+    @app.tool
+    async def who(ctx: Context) -> str:
+        assert ctx.client is not None
+        return json.dumps([ctx.client.name, ctx.revision, ctx.capabilities.roots is not None])
+
+    async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
+        for _ in range(2):
+            told = json.loads(text(await peer.request("tools/call", call("who"))))
+            assert told == ["driver", revision, True]
+
+
+@requirement("life.capabilities")
+async def test_only_what_is_declared_is_served(revision: str, transport: str) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        declared = await _capabilities(peer)
+        assert declared["tools"] == {"listChanged": True}
+        for method in ("resources/list", "resources/templates/list", "prompts/list"):
+            assert (await refused(peer.request(method))).code == -32601, method
+        assert (await refused(peer.request("resources/read", {"uri": "x://y"}))).code == -32601
+        assert (await refused(peer.request("prompts/get", {"name": "x"}))).code == -32601
+        if revision in HANDSHAKE:
+            for method in ("resources/subscribe", "resources/unsubscribe"):
+                assert (await refused(peer.request(method, {"uri": "x://y"}))).code == -32601, method
+
+
+async def _capabilities(peer: Peer) -> Any:
+    told = peer.opened or await peer.request("server/discover")
+    return told["capabilities"]

@@ -1,0 +1,200 @@
+"""The load generator believes nobody: an answer that is wrong in any way ends the run."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+Liar = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Generator[Callable[[str], Any]]:
+    """The modules of the benchmark, which are no package."""
+    sys.path.insert(0, str(BENCH))
+    yield import_module
+    sys.path.remove(str(BENCH))
+
+
+def honest(request: dict[str, Any]) -> Any:
+    text = request["params"]["arguments"]["text"]
+    return {"jsonrpc": "2.0", "id": request["id"], "result": {"content": [{"type": "text", "text": text}]}}
+
+
+def _with(request: dict[str, Any], **changes: Any) -> Any:
+    return honest(request) | changes
+
+
+LIES: dict[str, Liar] = {
+    "another id": lambda request: _with(request, id=request["id"] + 1000),
+    "another text": lambda request: _with(request, result={"content": [{"type": "text", "text": "call number 0"}]}),
+    "no content": lambda request: _with(request, result={}),
+    "two contents": lambda request: _with(request, result={"content": honest(request)["result"]["content"] * 2}),
+    "an error result": lambda request: _with(request, result=honest(request)["result"] | {"isError": True}),
+    "an error": lambda request: {"jsonrpc": "2.0", "id": request["id"], "error": {"code": 1, "message": "no"}},
+    "another protocol": lambda request: _with(request, jsonrpc="1.0"),
+    "no object": lambda request: 7,
+}
+
+
+class Pair:
+    """Two pipes, with a server that answers line by line in a thread."""
+
+    def __init__(self, answer: Liar) -> None:
+        source, to_server = os.pipe()
+        from_server, sink = os.pipe()
+        self.stdin = os.fdopen(to_server, "wb", 0)
+        self.stdout = os.fdopen(from_server, "rb", 0)
+        self._thread = threading.Thread(target=self._serve, args=(source, sink, answer))
+        self._thread.start()
+
+    def _serve(self, source: int, sink: int, answer: Liar) -> None:
+        with os.fdopen(source, "rb") as lines, os.fdopen(sink, "wb", 0) as out:
+            for line in lines:
+                out.write(msgspec.json.encode(answer(msgspec.json.decode(line))) + b"\n")
+
+    def close(self) -> None:
+        self.stdin.close()
+        self._thread.join(10)
+        self.stdout.close()
+
+
+@pytest.fixture
+def pair() -> Generator[Callable[[Liar], Pair]]:
+    made: list[Pair] = []
+
+    def make(answer: Liar) -> Pair:
+        made.append(Pair(answer))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def web() -> Generator[Callable[[Callable[[Any], bytes]], int]]:
+    """A server of one kept-alive connection, which answers with the bytes it is told to."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads: list[threading.Thread] = []
+
+    def serve(respond: Callable[[Any], bytes]) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            held = b""
+            while data := connection.recv(65536):
+                held += data
+                head, _, body = held.partition(b"\r\n\r\n")
+                length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+                if len(body) == length:
+                    held = b""
+                    connection.sendall(respond(msgspec.json.decode(body)))
+
+    def start(respond: Callable[[Any], bytes]) -> int:
+        threads.append(threading.Thread(target=serve, args=(respond,)))
+        threads[0].start()
+        return listener.getsockname()[1]
+
+    yield start
+    for thread in threads:
+        thread.join(10)
+    listener.close()
+
+
+def _json(message: Any, status: bytes = b"200 OK") -> bytes:
+    body = msgspec.json.encode(message)
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def _stream(message: Any) -> bytes:
+    event = b"event: message\r\ndata: %s\r\n\r\n" % msgspec.json.encode(message)
+    cut = len(event) // 2
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in (b": hi\r\n\r\n", event[:cut], event[cut:]))
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("depth", [1, 8])
+def test_right_answers_are_counted_on_pipes(bench: Any, pair: Any, depth: int) -> None:
+    load, asks = bench("load"), bench("asks")
+    ends = pair(honest)
+    pipes = load.Pipes(ends.stdin, ends.stdout, asks.MODERN)
+    tally = pipes.run(asks.echo(), depth, load.Bounds(40, 10))
+    assert 40 <= tally.calls < 40 + depth
+    assert (tally.p50 is None) == (depth > 1)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_wrong_answer_on_pipes_ends_the_run(bench: Any, pair: Any, lie: str) -> None:
+    load, asks = bench("load"), bench("asks")
+    ends = pair(lambda request: (LIES[lie] if request["id"] == 7 else honest)(request))
+    pipes = load.Pipes(ends.stdin, ends.stdout, asks.MODERN)
+    with pytest.raises(asks.Wrong):
+        pipes.run(asks.echo(), 1, load.Bounds(40, 10))
+
+
+@pytest.mark.parametrize("respond", [_json, _stream])
+def test_right_answers_are_counted_over_http(bench: Any, web: Any, respond: Any) -> None:
+    load, asks = bench("load"), bench("asks")
+    client = load.Web(web(lambda request: respond(honest(request))), asks.MODERN, 1)
+    assert client.run(asks.echo(), load.Bounds(20, 10)).calls == 20
+    client.close()
+
+
+@pytest.mark.parametrize("respond", [_json, _stream])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_wrong_answer_over_http_ends_the_run(bench: Any, web: Any, lie: str, respond: Any) -> None:
+    load, asks = bench("load"), bench("asks")
+    client = load.Web(web(lambda request: respond(LIES[lie](request))), asks.MODERN, 1)
+    with pytest.raises(asks.Wrong):
+        client.run(asks.echo(), load.Bounds(1, 10))
+    client.close()
+
+
+def test_another_status_ends_the_run(bench: Any, web: Any) -> None:
+    load, asks = bench("load"), bench("asks")
+    client = load.Web(web(lambda request: _json(honest(request), b"500 No")), asks.MODERN, 1)
+    with pytest.raises(asks.Wrong):
+        client.run(asks.echo(), load.Bounds(1, 10))
+    client.close()
+
+
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
+    asks, load, stage, scenes = bench("asks"), bench("load"), bench("stage"), bench("scenes")
+    server = stage.Running("dovetail", stage.Setting(transport, tools=3, megabytes=0.1))
+    try:
+        revision = scenes.ERAS[era]
+        client = server.pipes(revision) if transport == "stdio" else server.web(revision, 2)
+        client.open()
+        at_once = (4,) if transport == "stdio" else ()
+        for ask in (asks.echo(), asks.add(), asks.list_tools(3), asks.read_resource(0.1), asks.echo_large(0.1)):
+            assert client.run(ask, *at_once, load.Bounds(8, 10)).calls >= 8
+        assert server.cpu() > 0
+        assert server.rss() > 0
+        if transport == "http":
+            client.close()
+    finally:
+        server.stop()
+
+
+def test_every_limit_names_what_is_measured(bench: Any) -> None:
+    scenes, stage = bench("scenes"), bench("stage")
+    known = {scene.name: scene for block in scenes.BLOCKS.values() for scene in block}
+    for limit in scenes.LIMITS:
+        assert limit.scene in known
+        assert limit.against in {*known, "best", *known[limit.scene].cast(tuple(stage.IMPLEMENTATIONS))}
+
+
+def test_the_picture_is_well_formed(bench: Any) -> None:
+    drawn = bench("report").picture({"stdio-x64-modern": {"dovetail": {"cpu_us": 10.0}, "mcp": {"cpu_us": 800.0}}})
+    assert "800.0" in {element.text for element in ElementTree.fromstring(drawn).iter()}

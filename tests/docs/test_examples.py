@@ -1,0 +1,254 @@
+"""Every example is started as its own docstring says and does what it is there to show."""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 30.0
+CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
+}
+OPENING = {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "clientInfo": {"name": "t", "version": "1"}}
+
+Message = dict[str, Any]
+
+
+def test_every_example_has_a_test() -> None:
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} <= tested
+
+
+def test_hello() -> None:
+    (answer,) = _stdio("hello.py", _call("greet", name="Ada"))
+    assert _text(answer) == "Hello, Ada!"
+
+
+def test_weather() -> None:
+    forecast, page, cities, prompt, completion, unknown = _stdio(
+        "weather.py",
+        _call("forecast", city="Oslo", days=2),
+        ("resources/read", {"uri": "weather://cities/Paris"}),
+        ("resources/read", {"uri": "weather://cities"}),
+        ("prompts/get", {"name": "packing_list", "arguments": {"city": "Oslo", "days": "2"}}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "packing_list"}, "argument": {"name": "city", "value": "ber"}},
+        ),
+        _call("forecast", city="Atlantis"),
+    )
+    assert [day["day"] for day in forecast["result"]["structuredContent"]] == [1, 2]
+    assert page["result"]["contents"][0]["text"].startswith("Paris: ")
+    assert json.loads(cities["result"]["contents"][0]["text"])["Oslo"] == "Norway"
+    assert "2 days in Oslo" in prompt["result"]["messages"][0]["content"]["text"]
+    assert completion["result"]["completion"]["values"] == ["Bergen", "Berlin"]
+    assert unknown["result"]["isError"]
+    assert "Known cities" in _text(unknown)
+
+
+def test_booking() -> None:
+    (asked,) = _stdio("booking.py", _call("book", flight="DY 814"))
+    assert asked["result"]["resultType"] == "input_required"
+    answer = {"q1": {"action": "accept", "content": {"row": 3}}}
+    refused = {"q1": {"action": "decline"}}
+    booked, declined = _stdio(
+        "booking.py",
+        ("tools/call", {"name": "book", "arguments": {"flight": "DY 814"}, "inputResponses": answer}),
+        ("tools/call", {"name": "book", "arguments": {"flight": "DY 814"}, "inputResponses": refused}),
+    )
+    assert "row 3, window" in _text(booked)
+    assert "Not booked" in _text(declined)
+
+
+def test_files(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.md").write_text("# A", encoding="utf-8")
+    (folder / "deep" / "b.bin").write_bytes(b"\xff\xfe")
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    found, text, blob, climbed, escaped, linked = _stdio(
+        "files.py",
+        _call("find", pattern="*.md"),
+        *(("resources/read", {"uri": f"folder:///{path}"}) for path in ("a.md", "deep/b.bin", "../secret.txt")),
+        ("resources/read", {"uri": "folder:///%2e%2e/secret.txt"}),
+        ("resources/read", {"uri": "folder:///link.txt"}),
+        arguments=[str(folder)],
+    )
+    assert [link["uri"] for link in found["result"]["content"]] == ["folder:///a.md"]
+    assert text["result"]["contents"][0]["text"] == "# A"
+    assert text["result"]["contents"][0]["mimeType"] == "text/markdown"
+    assert blob["result"]["contents"][0]["blob"] == "//4="
+    assert {one["error"]["code"] for one in (climbed, escaped, linked)} == {-32602}
+
+
+def test_notes() -> None:
+    program = [
+        {"id": 0, "method": "initialize", "params": OPENING},
+        {"method": "notifications/initialized"},
+        {"id": 1, "method": "resources/subscribe", "params": {"uri": "notes://one"}},
+        {"id": 2, "method": "tools/call", "params": {"name": "write", "arguments": {"name": "one", "text": "a"}}},
+    ]
+    again = [{"id": 3, "method": "tools/call", "params": {"name": "write", "arguments": {"name": "one", "text": "b"}}}]
+    with _started("notes.py") as process:
+        created = _talk(process, program, lambda seen: _has(seen, "notifications/resources/list_changed", 2))
+        updated = _talk(process, again, lambda seen: _has(seen, "notifications/resources/updated", 3))
+    assert "Created" in _text(next(one for one in created if one.get("id") == 2))
+    assert "Updated" in _text(next(one for one in updated if one.get("id") == 3))
+    assert not any(one.get("method") == "notifications/resources/list_changed" for one in updated)
+
+
+def test_over_http() -> None:
+    with _listening("over_http.py") as port:
+        status, _ = _post(port, "/mcp", *_call("whoami"))
+        assert status == 401
+        status, answer = _post(port, "/mcp", *_call("whoami"), {"Authorization": "Bearer let-me-in"})
+    assert status == 200
+    assert _text(answer) == "You are ada, speaking 2026-07-28."
+
+
+def test_mounted() -> None:
+    with _listening("mounted.py") as port:
+        _, forecast = _post(port, "/weather/mcp", *_call("forecast", city="Oslo", days=1))
+        _, written = _post(port, "/notes/mcp", *_call("write", name="one", text="a"))
+        _, note = _post(port, "/notes/mcp", "resources/read", {"uri": "notes://one"}, {"Mcp-Name": "notes://one"})
+    assert len(forecast["result"]["structuredContent"]) == 1
+    assert "Created" in _text(written)
+    assert note["result"]["contents"][0]["text"] == "a"
+
+
+def test_workers() -> None:
+    with _listening("workers.py", "--workers", "2") as port:
+        _, asked = _post(port, "/mcp", *_call("rename", path="a"))
+        method, params = _call("rename", path="a")
+        answers = {"q1": {"action": "accept", "content": {"value": "b"}}}
+        params |= {"requestState": asked["result"]["requestState"], "inputResponses": answers}
+        # Every connection may reach either process, so several make both likely; each must understand the state.
+        replies = [_post(port, "/mcp", method, params)[1] for _ in range(8)]
+    assert all(_text(reply).startswith("a is now b") for reply in replies)
+
+
+def test_demo() -> None:
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    last = run.stdout.splitlines()[-1]
+    assert re.fullmatch(r"demo: 4 bookings, 2 eras, 2 transports, \d+ messages; all as expected in [\d.]+ s", last)
+    assert run.stdout.count("list_changed") >= 4
+    assert "input_required" in run.stdout
+
+
+# Over stdio
+
+
+def _stdio(example: str, *requests: tuple[str, Message], arguments: list[str] | None = None) -> list[Message]:
+    """Answers to requests, in their order."""
+    messages: list[Message] = [
+        {"id": number, "method": method, "params": params | {"_meta": META}}
+        for number, (method, params) in enumerate(requests)
+    ]
+    with _started(example, *(arguments or [])) as process:
+        seen = _talk(process, messages, lambda seen: sum("id" in one for one in seen) == len(requests))
+    return sorted((one for one in seen if "id" in one), key=lambda one: one["id"])
+
+
+@contextmanager
+def _started(example: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _talk(process: subprocess.Popen[bytes], messages: list[Message], enough: Any) -> list[Message]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for message in messages:
+        process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+    process.stdin.flush()
+    seen: list[Message] = []
+    while not enough(seen):
+        line = process.stdout.readline()
+        assert line, f"the server ended after {seen}"
+        seen.append(json.loads(line))
+    return seen
+
+
+def _has(seen: list[Message], method: str, id: int) -> bool:
+    return any(one.get("method") == method for one in seen) and any(one.get("id") == id for one in seen)
+
+
+# Over HTTP
+
+
+@contextmanager
+def _listening(example: str, *arguments: str) -> Iterator[int]:
+    command = [sys.executable, str(EXAMPLES / example), "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        yield _port(process)
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+        # uvicorn, which serves `mounted.py` by itself, ends by the signal it was sent.
+        assert process.returncode in ((0, -15) if example == "mounted.py" else (0,))
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    said = ""
+    while line := process.stderr.readline():
+        said += line
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+            return int(found[1])
+    pytest.fail(f"the server did not start: {said}")
+
+
+def _post(
+    port: int, path: str, method: str, params: Message, headers: dict[str, str] | None = None
+) -> tuple[int, Message]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    given = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": method,
+        "Mcp-Name": params.get("name", ""),
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"_meta": META}}
+    try:
+        connection.request("POST", path, json.dumps(message), given | (headers or {}))
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def _call(name: str, /, **arguments: Any) -> tuple[str, Message]:
+    return "tools/call", {"name": name, "arguments": arguments}
+
+
+def _text(answer: Message) -> str:
+    return answer["result"]["content"][0]["text"]

@@ -1,0 +1,110 @@
+"""Links between pages lead somewhere, down to the heading; commands exist; what is generated is current."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import dovetail
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GUIDE = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+SOURCE = re.compile(r"`(?:\.venv/bin/python )?(?P<path>[\w/]+\.py)[` ]")
+TOPS = ("src", "tests", "docs", "examples")
+COMMAND = re.compile(r"`make (?P<target>[a-z]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_resolve(page: Path) -> None:
+    dead = [target for target in _links(page) if not _resolves(page, target)]
+    assert not dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_of_a_page_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(COMMAND.findall(page.read_text(encoding="utf-8"))) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(SOURCE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))
+    known = [path.relative_to(ROOT).as_posix() for top in TOPS for path in (ROOT / top).rglob("*.py")]
+    assert not [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)]
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, pending = set[Path](), [ROOT / "README.md"]
+    while pending:
+        page = pending.pop()
+        if page in reached or not page.exists():
+            continue
+        reached.add(page)
+        targets = ((page.parent / target.partition("#")[0]).resolve() for target in _links(page) if ":" not in target)
+        for target in targets:
+            pending += target.glob("*.md") if target.is_dir() else [target] if target.suffix == ".md" else []
+    assert not set(PAGES) - reached
+
+
+def test_every_public_name_is_shown_in_the_guide() -> None:
+    words = set(re.findall(r"\w+", " ".join(page.read_text(encoding="utf-8") for page in GUIDE)))
+    assert not set(dovetail.__all__) - words
+
+
+def test_generated_pages_are_current() -> None:
+    stale = [page.name for page, text in _generator().pages().items() if page.read_text(encoding="utf-8") != text]
+    assert not stale, "run docs/generate.py"
+
+
+def test_the_matrix_has_a_row_for_every_method_and_a_column_for_every_revision() -> None:
+    from dovetail.wire.methods import METHODS
+    from dovetail.wire.revisions import REVISIONS
+
+    head, _, *rows = _generator().methods().splitlines()
+    assert all(f" {revision} " in head for revision in REVISIONS)
+    assert {row.split("`")[1] for row in rows if "`" in row.split("|")[1]} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_keep_the_house_rules(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "simply" not in FENCED.sub("", text).lower()
+    lines = [line for line in text.splitlines() if len(line) > 130 and not line.startswith("|")]
+    assert not lines
+    # Code comes first: nothing but the title and one lead-in stands before it.
+    before = text.partition("```")[0].strip().split("\n\n")
+    assert len(before) <= 2
+
+
+def _links(page: Path) -> list[str]:
+    return LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+
+
+def _resolves(page: Path, target: str) -> bool:
+    if target.startswith(("http://", "https://")):
+        return True  # nobody here may look
+    path, _, anchor = target.partition("#")
+    found = (page.parent / path).resolve() if path else page
+    return found.exists() and (not anchor or anchor in _anchors(found))
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,135 @@
+"""What the interop tests share: the server of `everything.py`, as a command and behind a URL, and a place for news."""
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("everything.py")
+PATIENCE = 20.0
+EXPECTED = "RuntimeError: the password is swordfish"
+FAULT = re.compile(r"^(\w+\.)*\w*(Error|Exception|Group)\b|never retrieved|was never awaited|Exception in ASGI")
+
+
+class Inbox:
+    """What a client was told, in order."""
+
+    def __init__(self) -> None:
+        self._items: asyncio.Queue[Any] = asyncio.Queue()
+
+    def put(self, item: Any) -> None:
+        self._items.put_nowait(item)
+
+    async def take(self) -> Any:
+        """The next item, within reason."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._items.get()
+
+    async def take_many(self, count: int) -> list[Any]:
+        return [await self.take() for _ in range(count)]
+
+    def rest(self) -> list[Any]:
+        """What is there and was not taken."""
+        return [self._items.get_nowait() for _ in range(self._items.qsize())]
+
+
+class Served:
+    """A server in a process of its own, which says where it is."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+        )
+        self.lines: list[str] = []
+        self.url: str | None = None
+        self._said = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._said.wait(PATIENCE) or self.url is None or not self._reachable(self.url):
+            self.stop()
+            raise RuntimeError("the server did not say where it is, or is not there:\n" + "\n".join(self.lines))
+
+    def _reachable(self, url: str) -> bool:
+        """Whether the server can be connected to; some say where they are a moment before they are there."""
+        place = urlsplit(url)
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                socket.create_connection((place.hostname, place.port), 1).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return True
+        return False
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            found = re.search(r"https?://\S+", line)
+            if self.url is None and found:
+                self.url = found.group()
+                self._said.set()
+        self._said.set()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self._reader.join(PATIENCE)
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def faults(self) -> list[str]:
+        """Lines of the log that tell of something nobody asked for."""
+        return [line for line in self.lines if FAULT.search(line) and EXPECTED not in line]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture(scope="session")
+def stdio_command() -> list[str]:
+    """How to start the server on standard streams."""
+    return [sys.executable, str(SCRIPT), "stdio"]
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., Served]]:
+    """Start servers in processes of their own; in the end each must be alive, quiet, and stop when told."""
+    servers: dict[Served, int] = {}
+
+    def start(command: list[str], environment: dict[str, str] | None = None, *, leaves: int = 0) -> Served:
+        served = Served(command, environment)
+        servers[served] = leaves
+        return served
+
+    yield start
+    alive = {served: served.process.poll() is None for served in servers}
+    codes = {served: served.stop() for served in servers}
+    for served, expected in servers.items():
+        log = "\n".join(served.lines)
+        assert alive[served], log
+        assert not served.faults(), log
+        assert codes[served] == expected, log
+
+
+@pytest.fixture(scope="module")
+def http_url(start: Callable[..., Served]) -> str:
+    """The server over HTTP, one for all tests of a file."""
+    url = start([sys.executable, str(SCRIPT), "http"]).url
+    assert url is not None
+    return url

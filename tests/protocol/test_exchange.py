@@ -1,0 +1,120 @@
+"""Exchange: what it says on the way, how it is ended, what it lets through."""
+
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dovetail.errors import InvalidParams
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, check_meta, typed
+from dovetail.wire.progress import ProgressParams
+from dovetail.wire.tools import CallToolParams
+
+NEWEST, FIRST, DRAFT = "2026-07-28", "2024-11-05", "draft"
+
+
+def exchange(revision: str = NEWEST, **particulars: Any) -> Exchange:
+    caller = Caller(revision, revision == NEWEST)
+    return Exchange(7, "tools/call", particulars.pop("params", {}), particulars.pop("meta", {}), caller, **particulars)
+
+
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    """The value of a coroutine that never waits."""
+    with pytest.raises(StopIteration) as done:
+        work.send(None)
+    return done.value.value
+
+
+class Said(list[dict[str, Any]]):
+    """An `emit` that keeps what it is given."""
+
+    async def __call__(self, data: bytes) -> None:
+        self.append(json.loads(data))
+
+
+class Work:
+    """Something that can be cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+def test_a_notice_is_said_in_the_callers_revision() -> None:
+    progress = ProgressParams(progress_token="t", progress=1, total=2, message="half")
+    said = {}
+    for revision in (NEWEST, FIRST, DRAFT):
+        said[revision] = Said()
+        finish(exchange(revision, emit=said[revision]).notify("notifications/progress", progress))
+    base = {"jsonrpc": "2.0", "method": "notifications/progress"}
+    full = {"progressToken": "t", "progress": 1, "total": 2, "message": "half"}
+    assert said[NEWEST] == [base | {"params": full}]
+    assert said[FIRST] == [base | {"params": {"progressToken": "t", "progress": 1, "total": 2}}]
+    assert said[DRAFT] == [
+        base | {"params": {"requestId": 7, "progress": {"current": 1, "total": 2, "message": "half"}}}
+    ]
+
+
+def test_where_nobody_can_be_told_nothing_is_said() -> None:
+    finish(exchange().notify("notifications/message", {}))
+
+
+def test_the_first_reason_to_end_stands_and_the_work_is_stopped_once() -> None:
+    work = Work()
+    running = exchange(task=work)
+    running.end("timeout")
+    running.end("cancelled")
+    assert (running.verdict, work.cancelled) == ("timeout", 1)
+
+
+def test_what_does_not_run_yet_cannot_be_ended() -> None:
+    waiting = exchange()
+    waiting.end("gone")
+    assert waiting.verdict is None
+
+
+@pytest.mark.parametrize("token", ["t", "", 0, 5, 2**60])
+def test_a_progress_token_is_a_text_or_a_whole_number(token: Any) -> None:
+    assert exchange(meta={"progressToken": token}).progress_token == token
+
+
+@pytest.mark.parametrize("token", [True, 1.5, [], {}])
+def test_no_other_progress_token_is_taken(token: Any) -> None:
+    with pytest.raises(InvalidParams, match="progressToken"):
+        _ = exchange(meta={"progressToken": token}).progress_token
+
+
+def test_progress_is_not_wanted_without_a_token() -> None:
+    assert exchange().progress_token is None
+    assert exchange(meta={"progressToken": None}).progress_token is None
+
+
+def test_exchanges_are_themselves_and_nobody_else() -> None:
+    one, other = exchange(), exchange()
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
+def test_callers_share_no_capabilities_they_could_change() -> None:
+    assert Caller(NEWEST, True).capabilities is NO_CAPABILITIES
+    with pytest.raises(AttributeError):
+        NO_CAPABILITIES.roots = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_typed_parameters() -> None:
+    assert typed(exchange(params={"name": "add", "arguments": {"a": 1}}), CallToolParams) == CallToolParams(
+        name="add", arguments={"a": 1}
+    )
+    with pytest.raises(InvalidParams, match="name"):
+        typed(exchange(params={}), CallToolParams)
+
+
+def test_meta_at_and_over_its_limit() -> None:
+    meta = {"note": "x" * 89}
+    size = len(b'{"note":""}') + 89
+    check_meta(exchange(meta=meta), size)
+    with pytest.raises(InvalidParams, match=f"_meta is larger than {size - 1} bytes"):
+        check_meta(exchange(meta=meta), size - 1)

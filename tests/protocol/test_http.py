@@ -1,0 +1,359 @@
+"""The head of an HTTP request: who may speak to this endpoint, in which types, with which headers."""
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.errors import (
+    Busy,
+    HeaderMismatch,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    MissingCapability,
+    ParseError,
+    ProtocolError,
+    ResourceNotFound,
+    UnsupportedRevision,
+)
+from dovetail.protocol.http import Gate, Refusal, accepted, collect, media_type, retry_header, status_of
+
+LOCAL = Gate((), (), None)
+NAMED = Gate(["MCP.example.com", "10.0.0.7:9000"], ["https://app.example.com/"], None)
+PUBLIC = Gate((), (), "https://user@Mcp.Example.com:8443/mcp")
+OPEN = Gate(["*"], ["*"], None)
+BOUND = "192.168.1.20"
+
+
+def verdict(
+    gate: Gate, host: bytes | None = b"localhost", origin: bytes | None = None, bound: str | None = None
+) -> int:
+    """200 or the status of the refusal."""
+    headers = {name: value for name, value in ((b"host", host), (b"origin", origin)) if value is not None}
+    try:
+        gate.check(headers, bound)
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+OWN_HOSTS = [
+    b"localhost",
+    b"localhost:8000",
+    b"LOCALHOST:8000",
+    b"127.0.0.1",
+    b"127.0.0.1:1",
+    b"127.0.0.1:65535",
+    b"[::1]",
+    b"[::1]:8000",
+]
+FOREIGN_HOSTS = [
+    None,
+    b"",
+    b"example.com",
+    b"attacker.example:8000",
+    b"localhost.attacker.example",
+    b"attacker.example/localhost",
+    b"localhost@attacker.example",
+    b"attacker.example@localhost",
+    b"attacker.example#localhost",
+    b"attacker.example?localhost",
+    b"attacker.example\\localhost",
+    b"localhost attacker.example",
+    b" localhost",
+    b"localhost ",
+    b"localhost.",
+    b"localhost:",
+    b"localhost:http",
+    b"localhost:80:80",
+    b"localhost:-1",
+    b"localhost:+80",
+    b"localhost:8000/",
+    b"localhost:123456",
+    b"localhost:\xb2",
+    b"localhost\x00",
+    b"localhost, attacker.example",
+    b"127.0.0.2",
+    b"127.1",
+    b"0x7f000001",
+    b"2130706433",
+    b"127.0.0.1.nip.io",
+    b"0.0.0.0",
+    b"::1",
+    b"::1:8000",
+    b"[::1",
+    b"[::1]x",
+    b"[::1]:",
+    b"[::1]:x",
+    b"[::2]",
+    b"[]",
+    b"[::1]@attacker.example",
+    b"[::ffff:127.0.0.1]",
+    b"http://localhost",
+    b"\xff\xfe",
+]
+OWN_ORIGINS = [
+    None,
+    b"http://localhost",
+    b"http://localhost:3000",
+    b"https://LocalHost:3000",
+    b"http://127.0.0.1:6274",
+    b"http://[::1]:8000",
+]
+FOREIGN_ORIGINS = [
+    b"",
+    b"null",
+    b"http://",
+    b"http://example.com",
+    b"https://attacker.example:8000",
+    b"http://localhost.attacker.example",
+    b"http://attacker.example/localhost",
+    b"http://localhost@attacker.example",
+    b"http://attacker.example@localhost",
+    b"http://localhost/",
+    b"http://localhost:8000/",
+    b"http://localhost:8000#",
+    b"http:localhost",
+    b"http:/localhost",
+    b"//localhost",
+    b"localhost",
+    b"localhost:8000",
+    b"file://localhost",
+    b"ftp://localhost",
+    b"ws://localhost",
+    b"chrome-extension://localhost",
+    b"javascript://localhost",
+    b"http://localhost http://attacker.example",
+    b"http://attacker.example http://localhost",
+    b"http://localhost, http://attacker.example",
+    b"http://127.1",
+    b"http://[::1",
+    b"http://0.0.0.0:8000",
+    b"http://\xff",
+    b"http://http://localhost",
+]
+
+
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_this_machine_may_be_called_by_its_own_names(host: bytes) -> None:
+    assert verdict(LOCAL, host) == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+@pytest.mark.parametrize("gate", [LOCAL, NAMED, PUBLIC], ids=["local", "named", "public"])
+def test_no_other_host_passes(gate: Gate, host: bytes | None) -> None:
+    assert verdict(gate, host) == 421
+    assert verdict(gate, host, bound=BOUND) == 421
+
+
+@pytest.mark.parametrize("origin", OWN_ORIGINS)
+def test_pages_of_this_machine_may_call(origin: bytes | None) -> None:
+    assert verdict(LOCAL, origin=origin) == 200
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+@pytest.mark.parametrize(
+    "gate", [LOCAL, NAMED, PUBLIC, Gate(["*"], (), None)], ids=["local", "named", "public", "any host"]
+)
+def test_no_other_page_may_call(gate: Gate, origin: bytes) -> None:
+    assert verdict(gate, origin=origin) == 403
+    assert verdict(gate, origin=origin, bound=BOUND) == 403
+
+
+def test_the_origin_is_judged_before_the_host() -> None:
+    assert verdict(LOCAL, b"attacker.example", b"http://attacker.example") == 403
+
+
+def test_the_address_a_connection_came_in_on_is_ours() -> None:
+    assert verdict(LOCAL, b"192.168.1.20:8000") == 421
+    assert verdict(LOCAL, b"192.168.1.20:8000", bound=BOUND) == 200
+    assert verdict(LOCAL, b"192.168.1.20", b"http://192.168.1.20:3000", BOUND) == 200
+    assert verdict(LOCAL, b"192.168.1.21", bound=BOUND) == 421
+    assert verdict(LOCAL, b"attacker.example", bound=BOUND) == 421
+
+
+def test_named_hosts_and_origins() -> None:
+    assert verdict(NAMED, b"mcp.example.com") == 200
+    assert verdict(NAMED, b"Mcp.Example.Com:443") == 200
+    assert verdict(NAMED, b"10.0.0.7:9000") == 200
+    assert verdict(NAMED, b"10.0.0.7:9001") == 421
+    assert verdict(NAMED, b"10.0.0.7") == 421
+    assert verdict(NAMED, b"sub.mcp.example.com") == 421
+    assert verdict(NAMED, b"mcp.example.com", b"https://app.example.com") == 200
+    assert verdict(NAMED, b"mcp.example.com", b"HTTPS://APP.example.com") == 200
+    assert verdict(NAMED, b"mcp.example.com", b"http://app.example.com") == 403
+    assert verdict(NAMED, b"mcp.example.com", b"https://app.example.com:444") == 403
+    assert verdict(NAMED, b"mcp.example.com", b"https://mcp.example.com") == 403
+
+
+def test_a_public_url_names_host_and_origin() -> None:
+    assert verdict(PUBLIC, b"mcp.example.com:8443") == 200
+    assert verdict(PUBLIC, b"mcp.example.com:8443", b"https://mcp.example.com:8443") == 200
+    assert verdict(PUBLIC, b"mcp.example.com") == 421
+    assert verdict(PUBLIC, b"mcp.example.com:8443", b"http://mcp.example.com:8443") == 403
+    plain = Gate((), (), "https://mcp.example.com/mcp")
+    assert verdict(plain, b"mcp.example.com", b"https://mcp.example.com") == 200
+
+
+@pytest.mark.parametrize("url", ["mcp.example.com", "ftp://mcp.example.com", "https://", "/mcp", ""])
+def test_a_public_url_is_a_web_address(url: str) -> None:
+    with pytest.raises(ValueError, match="public_url"):
+        Gate((), (), url)
+
+
+def test_everyone_means_everyone() -> None:
+    assert verdict(OPEN, b"anything.example", b"https://anything.example") == 200
+    assert verdict(OPEN, b"anything.example", b"null") == 200
+    assert verdict(OPEN, None) == 421
+
+
+def test_a_verdict_once_given_is_for_the_same_headers_only() -> None:
+    gate = Gate((), (), None)
+    assert [verdict(gate, b"localhost", b"http://localhost") for _ in range(3)] == [200] * 3
+    assert verdict(gate, b"localhost", b"http://attacker.example") == 403
+    assert verdict(gate, b"attacker.example", b"http://localhost") == 421
+    assert verdict(gate, b"192.168.1.20", bound=BOUND) == 200
+    assert verdict(gate, b"192.168.1.20", bound="192.168.1.21") == 421
+
+
+def test_verdicts_do_not_pile_up() -> None:
+    gate = Gate((), (), None)
+    for port in range(1, 2000):
+        assert verdict(gate, b"localhost:%d" % port) == 200
+    assert len(gate._known) <= 256
+
+
+def test_a_refusal_names_the_offender_safely() -> None:
+    with pytest.raises(Refusal) as caught:
+        LOCAL.check({b"host": b"localhost", b"origin": b"http://\x1b[31m" + b"x" * 5000}, None)
+    assert len(caught.value.message) < 300
+    assert caught.value.message.isprintable()
+    assert "allowed_origins" in caught.value.message
+    with pytest.raises(Refusal, match="allowed_hosts"):
+        LOCAL.check({}, None)
+
+
+@given(st.text(st.characters(codec="latin-1"), max_size=30))
+def test_whatever_passes_as_a_host_is_loopback_and_a_port(host: str) -> None:
+    if verdict(LOCAL, host.encode("latin-1")) == 200:
+        name = host.lower()
+        rest = next(name.removeprefix(own) for own in ("localhost", "127.0.0.1", "[::1]") if name.startswith(own))
+        assert not rest or (rest[0] == ":" and 0 <= int(rest[1:]) <= 99999)
+
+
+@given(st.ip_addresses())
+def test_only_the_two_loopback_addresses_pass(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    host = f"[{address}]" if address.version == 6 else str(address)
+    assert (verdict(LOCAL, host.encode()) == 200) == (str(address) in ("127.0.0.1", "::1"))
+
+
+# Headers
+
+
+def test_headers_that_decide_nothing_are_joined() -> None:
+    assert collect([(b"a", b"1"), (b"b", b"2")]) == {b"a": b"1", b"b": b"2"}
+    assert collect([(b"accept", b"a"), (b"x", b"1"), (b"accept", b"b"), (b"accept", b"c")]) == {
+        b"accept": b"a, b, c",
+        b"x": b"1",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"host",
+        b"origin",
+        b"content-type",
+        b"content-length",
+        b"last-event-id",
+        b"authorization",
+        b"mcp-session-id",
+        b"mcp-protocol-version",
+        b"mcp-method",
+        b"mcp-name",
+        b"mcp-param-region",
+    ],
+)
+def test_a_header_that_decides_something_stands_once(name: bytes) -> None:
+    with pytest.raises(Refusal, match=name.decode()) as caught:
+        collect([(name, b"1"), (b"x", b"1"), (name, b"1")])
+    assert caught.value.status == 400
+
+
+# Types
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, b""),
+        (b"application/json", b"application/json"),
+        (b" Application/JSON ; charset=utf-8", b"application/json"),
+        (b"text/plain; x=application/json", b"text/plain"),
+        (b"application/json, text/plain", b"application/json, text/plain"),
+    ],
+)
+def test_media_types(value: bytes | None, expected: bytes) -> None:
+    assert media_type(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "json", "stream"),
+    [
+        (None, True, True),
+        (b"application/json, text/event-stream", True, True),
+        (b"text/event-stream,APPLICATION/json", True, True),
+        (b"application/json", True, False),
+        (b"text/event-stream", False, True),
+        (b"*/*", True, True),
+        (b"application/*;q=0.5, text/html", True, False),
+        (b"text/*", False, True),
+        (b"text/html", False, False),
+        (b"", False, False),
+        (b"application/json;q=0", False, False),
+        (b"application/json; q=0.0, text/event-stream ;q=0.000", False, False),
+        (b"application/json;Q=0 , text/event-stream;q=0.001", False, True),
+        (b"application/json;charset=utf-8;q=1", True, False),
+        (b"application/json2, xtext/event-stream", False, False),
+    ],
+)
+def test_accept(value: bytes | None, json: bool, stream: bool) -> None:
+    assert accepted(value) == (json, stream)
+    assert accepted(value) == (json, stream)
+
+
+def test_accept_verdicts_do_not_pile_up() -> None:
+    for number in range(1000):
+        assert accepted(b"application/json;v=%d" % number) == (True, False)
+
+
+# Status
+
+
+@pytest.mark.parametrize(
+    ("exc", "status"),
+    [
+        (ParseError("x"), 400),
+        (InvalidRequest("x"), 400),
+        (MethodNotFound("x"), 404),
+        (InvalidParams("x"), 400),
+        (ResourceNotFound("x"), 400),
+        (HeaderMismatch("x"), 400),
+        (MissingCapability({}), 400),
+        (UnsupportedRevision("x", ()), 400),
+        (InternalError("x"), 200),
+        (Busy("x"), 503),
+        (Busy("x", own=True), 429),
+    ],
+)
+def test_the_status_of_an_error(exc: ProtocolError, status: int) -> None:
+    assert status_of(exc) == status
+    assert bool(retry_header(exc)) == isinstance(exc, Busy)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, b"1"), (0.9, b"1"), (5.0, b"5"), (60.5, b"60")])
+def test_when_to_come_back_is_at_least_a_second(seconds: float, said: bytes) -> None:
+    assert retry_header(Busy("x", seconds)) == [(b"retry-after", said)]

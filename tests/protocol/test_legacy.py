@@ -1,0 +1,338 @@
+"""The handshake era: what is agreed on, what a session answers by itself, how results and errors are worded."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dovetail.errors import (
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    MissingCapability,
+    PromptNotFound,
+    ProtocolError,
+    ResourceNotFound,
+    ToolNotFound,
+    UnsupportedRevision,
+)
+from dovetail.protocol import legacy
+from dovetail.protocol.exchange import Caller, Service
+from dovetail.protocol.legacy import Session, negotiate, open_session
+from dovetail.wire.content import Icon, TextContent
+from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
+from dovetail.wire.methods import REQUESTS
+from dovetail.wire.revisions import DRAFT, HANDSHAKE, PUBLISHED, REVISIONS
+from dovetail.wire.shape import Empty
+from dovetail.wire.tools import CallToolResult
+
+NEWEST, LAST, FIRST = "2026-07-28", "2025-11-25", "2024-11-05"
+TOOLS = "notifications/tools/list_changed"
+UPDATED = "notifications/resources/updated"
+EVERYTHING = ServerCapabilities(
+    logging={},
+    completions={},
+    tools=ListChangedCapability(list_changed=True),
+    resources=ResourcesCapability(subscribe=True, list_changed=True),
+    extensions={"com.example/x": {}},
+)
+
+
+def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str, ...] = REVISIONS) -> Any:
+    ours = Implementation(
+        name="calc",
+        version="1.2",
+        title="Calc",
+        description="Counts.",
+        website_url="https://c",
+        icons=[Icon(src="a:b")],
+    )
+    return SimpleNamespace(
+        implementation=ours, instructions="Count.", revisions=revisions, capabilities=lambda: capabilities
+    )
+
+
+def initialize(revision: Any = LAST, **changes: Any) -> dict[str, Any]:
+    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "chat", "version": "3"}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params | changes}
+
+
+def opened(revision: str = LAST, behind: Service | None = None, **changes: Any) -> tuple[Session, dict[str, Any]]:
+    session, response = open_session(initialize(revision, **changes), behind or service(), "alice")
+    message = json.loads(response)
+    assert (message["jsonrpc"], message["id"]) == ("2.0", 1)
+    return session, message["result"]
+
+
+def request(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 5, "method": method, "params": params}
+
+
+# Agreement
+
+
+@pytest.mark.parametrize("asked", [*HANDSHAKE, DRAFT])
+def test_a_revision_that_is_served_is_spoken(asked: str) -> None:
+    assert negotiate(asked, REVISIONS) == asked
+
+
+@pytest.mark.parametrize("asked", [NEWEST, "2099-01-01", "1999-01-01", "", "x" * 1000])
+def test_for_any_other_the_newest_handshake_revision_is_offered(asked: str) -> None:
+    assert negotiate(asked, REVISIONS) == LAST
+    assert negotiate(asked, (FIRST, "2025-03-26", NEWEST)) == "2025-03-26"
+    assert negotiate(asked, (FIRST, DRAFT)) == FIRST
+    assert negotiate(asked, (DRAFT,)) == DRAFT
+
+
+def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
+    with pytest.raises(UnsupportedRevision) as caught:
+        negotiate(LAST, (NEWEST,))
+    assert caught.value.data == {"supported": [NEWEST], "requested": LAST}
+
+
+def test_known_is_what_a_header_of_this_era_may_name() -> None:
+    assert [one for one in (*REVISIONS, "x") if legacy.known(one, REVISIONS)] == [*HANDSHAKE, DRAFT]
+    assert not legacy.known(LAST, (NEWEST, FIRST))
+
+
+# Opening
+
+
+def test_a_session_remembers_who_opened_it() -> None:
+    session, _ = opened(capabilities={"roots": {"listChanged": True}})
+    caller = session.caller
+    assert (caller.revision, caller.stateless, caller.principal) == (LAST, False, "alice")
+    assert caller.client == Implementation(name="chat", version="3")
+    assert caller.capabilities.roots is not None
+    assert caller.level == 1
+    assert not session.ready
+
+
+WHO = {"name": "calc", "version": "1.2"}
+FULL = {"title": "Calc", "description": "Counts.", "websiteUrl": "https://c", "icons": [{"src": "a:b"}]}
+
+
+@pytest.mark.parametrize(
+    ("revision", "who", "completions"),
+    [
+        (FIRST, WHO, False),
+        ("2025-03-26", WHO, True),
+        ("2025-06-18", WHO | {"title": "Calc"}, True),
+        (LAST, WHO | FULL, True),
+        (DRAFT, WHO | FULL, True),
+    ],
+)
+def test_the_answer_is_in_the_words_of_the_revision(revision: str, who: dict[str, Any], completions: bool) -> None:
+    _, result = opened(revision)
+    assert result == {
+        "protocolVersion": revision,
+        "serverInfo": who,
+        "instructions": "Count.",
+        "capabilities": {
+            "logging": {},
+            "tools": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+        }
+        | ({"completions": {}} if completions else {}),
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocolVersion": 5},
+        {"protocolVersion": None},
+        {"capabilities": None},
+        {"capabilities": []},
+        {"clientInfo": None},
+        {"clientInfo": {"name": "x"}},
+        {"capabilities": {"roots": {"listChanged": "yes"}}},
+    ],
+)
+def test_a_malformed_introduction_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParams, match="Invalid params"):
+        open_session(initialize(**change), service())
+
+
+@pytest.mark.parametrize("params", [None, {}])
+def test_an_empty_introduction_is_refused(params: Any) -> None:
+    with pytest.raises(InvalidParams):
+        open_session({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}, service())
+
+
+# Admission
+
+
+def test_an_exchange_within_a_session_has_its_caller() -> None:
+    session, _ = opened()
+    exchange = session.admit(request("tools/call", name="add", _meta={"progressToken": 1}))
+    assert exchange.caller is session.caller
+    assert (exchange.id, exchange.method, exchange.meta) == (5, "tools/call", {"progressToken": 1})
+    assert exchange.params["name"] == "add"
+
+
+@pytest.mark.parametrize("meta", [None, [], 5, "x"])
+def test_a_meta_that_is_no_object_says_nothing(meta: Any) -> None:
+    session, _ = opened()
+    assert session.admit(request("tools/call", _meta=meta)).meta == {}
+    assert session.admit({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}).params == {}
+
+
+@pytest.mark.parametrize("revision", [*HANDSHAKE, DRAFT])
+def test_a_session_knows_the_methods_of_its_revision_and_no_other(revision: str) -> None:
+    session, _ = opened(revision)
+    for method in {method for table in REQUESTS.values() for method in table} - {"initialize"}:
+        if method in REQUESTS[revision]:
+            assert session.admit(request(method)).method == method
+        else:
+            with pytest.raises(MethodNotFound):
+                session.admit(request(method))
+
+
+def test_a_session_is_opened_once() -> None:
+    session, _ = opened()
+    with pytest.raises(InvalidRequest, match="already initialized"):
+        session.admit(initialize())
+
+
+def test_only_one_revision_sends_batches() -> None:
+    assert [one for one in REVISIONS if Session(Caller(one, False)).batches] == ["2025-03-26"]
+
+
+# What a session answers by itself
+
+
+def own(session: Session, method: str, behind: Service | None = None, **params: Any) -> Any:
+    return session.own(session.admit(request(method, **params)), behind or service())
+
+
+def test_pings_and_farewells_are_answered_at_once() -> None:
+    session, _ = opened()
+    assert own(session, "ping") == Empty()
+    assert own(session, "shutdown") == Empty()
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "resources/read", "completion/complete"])
+def test_everything_else_is_the_servers(method: str) -> None:
+    session, _ = opened()
+    assert own(session, method) is None
+
+
+def test_a_log_level_holds_for_the_session() -> None:
+    session, _ = opened()
+    assert own(session, "logging/setLevel", level="error") == Empty()
+    assert session.caller.level == 4
+    with pytest.raises(InvalidParams):
+        own(session, "logging/setLevel", level="loud")
+    with pytest.raises(InvalidParams):
+        own(session, "logging/setLevel")
+    assert session.caller.level == 4
+
+
+@pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe", "resources/unsubscribe"])
+def test_what_is_not_offered_does_not_exist(method: str) -> None:
+    session, _ = opened()
+    bare = service(ServerCapabilities(resources=ResourcesCapability()))
+    for behind in (bare, service(ServerCapabilities())):
+        with pytest.raises(MethodNotFound, match=method):
+            own(session, method, behind, uri="a:b", level="info")
+
+
+def test_a_session_hears_of_lists_and_of_the_resources_it_subscribed_to() -> None:
+    session, _ = opened()
+    own(session, "resources/subscribe", uri="a:1")
+    assert not session.wants(TOOLS, None)  # it has not finished opening
+    session.ready = True
+    assert session.wants(TOOLS, None)
+    assert session.wants(UPDATED, "a:1")
+    assert not session.wants(UPDATED, "a:2")
+    own(session, "resources/unsubscribe", uri="a:1")
+    own(session, "resources/unsubscribe", uri="a:never")
+    assert not session.wants(UPDATED, "a:1")
+
+
+def test_a_session_without_subscriptions_hears_of_no_resource() -> None:
+    session, _ = opened()
+    session.ready = True
+    assert not session.wants(UPDATED, "a:1")
+    with pytest.raises(InvalidParams, match="uri"):
+        own(session, "resources/subscribe")
+
+
+def test_subscriptions_have_a_limit_and_repeating_one_is_free() -> None:
+    session, _ = opened()
+    for number in range(1000):
+        own(session, "resources/subscribe", uri=f"a:{number}")
+    with pytest.raises(InvalidRequest, match="1000 subscriptions"):
+        own(session, "resources/subscribe", uri="a:1000")
+    assert own(session, "resources/subscribe", uri="a:7") == Empty()
+    own(session, "resources/unsubscribe", uri="a:0")
+    assert own(session, "resources/subscribe", uri="a:1000") == Empty()
+
+
+def test_a_caller_who_never_shook_hands() -> None:
+    session = legacy.assumed("2025-03-26", "alice")
+    assert (session.caller.revision, session.caller.principal, session.ready) == ("2025-03-26", "alice", True)
+    assert session.caller.capabilities.sampling is None
+    assert legacy.assumed(None).caller.revision == LAST
+
+
+# Results and errors
+
+
+def test_results_are_worded_for_the_revision() -> None:
+    value = CallToolResult(content=[TextContent(text="[4]")], structured_content=[4])
+    bodies = {}
+    for revision in HANDSHAKE:
+        session, _ = opened(revision)
+        message = json.loads(legacy.seal(session.admit(request("tools/call")), value, 1000))
+        assert (message["jsonrpc"], message["id"]) == ("2.0", 5)
+        bodies[revision] = message["result"]
+    text = {"content": [{"type": "text", "text": "[4]"}]}
+    assert bodies[FIRST] == bodies["2025-03-26"] == text
+    assert bodies["2025-06-18"] == bodies[LAST] == text | {"structuredContent": {"result": [4]}}
+
+
+def test_what_is_encoded_already_passes_through() -> None:
+    session, _ = opened()
+    listing = session.admit(request("tools/list"))
+    assert json.loads(legacy.seal(listing, b'{"tools":["%s"]}' % (b"x" * 2000), 1000))["result"]["tools"]
+
+
+def test_the_result_of_a_tool_has_a_limit() -> None:
+    session, _ = opened()
+    call = session.admit(request("tools/call"))
+    legacy.seal(call, CallToolResult(content=[TextContent(text="x" * 900)]), 1000)
+    with pytest.raises(InternalError, match="larger than 1000 bytes"):
+        legacy.seal(call, CallToolResult(content=[TextContent(text="x" * 1000)]), 1000)
+
+
+def test_a_farewell_is_answered_with_null() -> None:
+    session, _ = opened()
+    message = json.loads(legacy.seal(session.admit(request("shutdown")), Empty(), 1000))
+    assert message == {"jsonrpc": "2.0", "id": 5, "result": None}
+
+
+@pytest.mark.parametrize(
+    ("exc", "plain", "dialect"),
+    [
+        (ResourceNotFound("a:b"), -32002, -32002),
+        (ToolNotFound("x"), -32602, -32003),
+        (PromptNotFound("x"), -32602, -32004),
+        (MissingCapability({"roots": {}}), -32602, -32602),
+        (InvalidParams("x"), -32602, -32602),
+        (MethodNotFound("x"), -32601, -32601),
+        (InternalError("x"), -32603, -32603),
+    ],
+)
+def test_errors_have_the_code_of_the_revision(exc: ProtocolError, plain: int, dialect: int) -> None:
+    for revision in HANDSHAKE:
+        error = json.loads(legacy.refuse(revision, 5, exc))["error"]
+        assert (error["code"], error["message"], error.get("data")) == (plain, exc.message, exc.data)
+    assert json.loads(legacy.refuse(DRAFT, None, exc))["error"]["code"] == dialect
+
+
+def test_every_published_revision_is_of_one_era() -> None:
+    assert {*HANDSHAKE, NEWEST} == set(PUBLISHED)

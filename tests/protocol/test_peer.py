@@ -1,0 +1,123 @@
+"""Peer: a rule-based model of questions, answers, second thoughts and the end."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from dovetail.errors import PeerError
+from dovetail.protocol.peer import Peer
+from dovetail.wire import jsonrpc
+
+anything = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.dictionaries(st.text(max_size=3), st.integers())
+)
+
+
+def answer(id: Any, result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+class Conversation(RuleBasedStateMachine):
+    """Whatever the other side sends, in whatever order, each question is settled at most once, by its own answer."""
+
+    asked: Bundle[int] = Bundle("asked")
+    settled: Bundle[int] = Bundle("settled")
+
+    @initialize()
+    def begin(self) -> None:
+        self.peer: Peer[str] = Peer()
+        self.waiting: dict[Any, str] = {}
+        self.used: set[Any] = set()
+        self.count = 0
+
+    @rule(target=asked, method=st.text(min_size=1, max_size=9), params=st.dictionaries(st.text(max_size=3), anything))
+    def ask(self, method: str, params: dict[str, Any]) -> Any:
+        self.count += 1
+        token = f"token {self.count}"
+        id, data = self.peer.ask(token, method, params)
+        message = json.loads(data)
+        assert jsonrpc.kind(message) == "request"
+        assert message == {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        assert id not in self.used
+        self.used.add(id)
+        self.waiting[id] = token
+        return id
+
+    @rule(target=settled, id=consumes(asked), result=anything)
+    def answered_with_a_result(self, id: int, result: Any) -> int:
+        expected = self.waiting.pop(id, None)
+        assert self.peer.answered(answer(id, result)) == (None if expected is None else (expected, result))
+        return id
+
+    @rule(target=settled, id=consumes(asked), code=st.integers(), text=st.text(max_size=9), given=st.none() | anything)
+    def answered_with_an_error(self, id: int, code: int, text: str, given: Any) -> int:
+        expected = self.waiting.pop(id, None)
+        error = {"code": code, "message": text} | ({} if given is None else {"data": given})
+        found = self.peer.answered({"jsonrpc": "2.0", "id": id, "error": error})
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            token, exc = found
+            assert token == expected
+            assert isinstance(exc, PeerError)
+            assert (exc.code, exc.message, exc.data) == (code, text, given)
+        return id
+
+    @rule(target=settled, id=consumes(asked))
+    def forget(self, id: int) -> int:
+        assert self.peer.forget(id) == (self.waiting.pop(id, None) is not None)
+        return id
+
+    @rule(id=settled)
+    def too_late_or_twice(self, id: int) -> None:
+        assert self.peer.answered(answer(id, {})) is None
+        assert not self.peer.forget(id)
+
+    @rule(id=st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.integers(-5, 0) | st.integers(10**6))
+    def answers_nobody_asked_for(self, id: Any) -> None:
+        assert self.peer.answered(answer(id, {})) is None
+
+    @rule(id=asked)
+    def answers_under_another_spelling_of_the_id(self, id: int) -> None:
+        assert self.peer.answered(answer(str(id), {})) is None
+        assert self.peer.answered(answer(float(id), {})) is None
+
+    @rule(target=settled, ids=st.lists(consumes(asked), max_size=3))
+    def drain(self, ids: list[int]) -> Any:
+        assert self.peer.drain() == list(self.waiting.values())
+        self.waiting.clear()
+        return multiple(*ids)
+
+    @invariant()
+    def nothing_is_kept_that_nobody_waits_for(self) -> None:
+        assert len(self.peer._open) == len(self.waiting)
+
+
+Conversation.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestConversation = Conversation.TestCase
+
+
+def test_ids_go_on_after_the_end() -> None:
+    peer: Peer[str] = Peer()
+    first, _ = peer.ask("a", "ping", {})
+    assert peer.drain() == ["a"]
+    second, _ = peer.ask("b", "ping", {})
+    assert first != second
+    assert peer.answered(answer(first, 1)) is None
+    assert peer.answered(answer(second, 2)) == ("b", 2)
+
+
+@pytest.mark.parametrize("result", [None, 0, False, "", [], {}])
+def test_an_empty_result_is_an_answer(result: Any) -> None:
+    peer: Peer[str] = Peer()
+    id, _ = peer.ask("a", "ping", {})
+    assert peer.answered(answer(id, result)) == ("a", result)

@@ -1,0 +1,207 @@
+"""requestState: only what this server sealed, for this request, in time, comes back; every refusal looks the same."""
+
+import base64
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.errors import InvalidParams
+from dovetail.protocol.state import MAX_STATE, Remembered, Sealer, binding, digest, nothing
+
+OLD, NEW = "the older of two secrets", b"the newer of two secrets"
+BOUND = binding("alice", "tools/call", {"name": "book", "arguments": {"flight": "OS1"}})
+REFUSAL = "Invalid params: requestState is not valid for this request"
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
+memories = st.builds(
+    Remembered,
+    answers=objects,
+    questions=st.dictionaries(st.text(max_size=5), st.text(max_size=16), max_size=3),
+    once=objects,
+    state=st.none() | st.text(max_size=20),
+)
+SEALER = Sealer([OLD])
+
+
+def refused(sealer: Sealer, state: str, bound: bytes = BOUND, now: float = 0.0) -> bool:
+    """Whether it is refused, in the one way there is."""
+    try:
+        sealer.open(state, bound, now)
+    except InvalidParams as exc:
+        refusal = (exc.code, exc.message, exc.data, exc.__cause__)
+    else:
+        return False
+    assert refusal == (-32602, REFUSAL, None, None)
+    return True
+
+
+@given(memories, st.floats(0, 2**40))
+def test_what_is_sealed_comes_back(memory: Remembered, now: float) -> None:
+    state = SEALER.seal(memory, BOUND, now + 600)
+    assert SEALER.open(state, BOUND, now) == memory
+    assert state.isascii()
+    assert state.isprintable()
+
+
+@settings(max_examples=30)
+@given(st.data(), memories)
+def test_any_change_of_any_character_is_refused(data: st.DataObject, memory: Remembered) -> None:
+    state = SEALER.seal(memory, BOUND, 600)
+    place = data.draw(st.integers(0, len(state) - 1))
+    for other in map(chr, range(256)):
+        if other != state[place]:
+            assert refused(SEALER, state[:place] + other + state[place + 1 :])
+
+
+def test_every_character_of_a_state_counts() -> None:
+    for text in ("", "a", "ab"):  # one for each length of the padding
+        state = SEALER.seal(Remembered(answers={}, questions={}, once={}, state=text), BOUND, 600)
+        for place, char in enumerate(state):
+            for bit in range(8):
+                assert refused(SEALER, state[:place] + chr(ord(char) ^ 1 << bit) + state[place + 1 :])
+            assert refused(SEALER, state[:place] + state[place + 1 :])
+            assert refused(SEALER, state[:place] + "A" + state[place:]) or char == "A"
+
+
+@settings(max_examples=30)
+@given(memories, st.integers(0))
+def test_any_change_of_any_byte_beneath_is_refused(memory: Remembered, seed: int) -> None:
+    sealed = bytearray(base64.urlsafe_b64decode(SEALER.seal(memory, BOUND, 600)))
+    sealed[seed % len(sealed)] ^= 1 + seed // len(sealed) % 255
+    assert refused(SEALER, base64.urlsafe_b64encode(sealed).decode())
+
+
+@given(st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
+def test_whatever_is_invented_is_refused(state: str) -> None:
+    assert refused(SEALER, state)
+
+
+def test_a_part_of_a_state_is_no_state() -> None:
+    state = SEALER.seal(nothing(), BOUND, 600)
+    assert all(refused(SEALER, state[:end]) for end in range(len(state)))
+    assert refused(SEALER, state + "=")
+    assert refused(SEALER, state + "\n")
+    assert refused(SEALER, " " + state)
+    assert refused(SEALER, state + state)
+
+
+def test_an_endless_state_is_refused_unread() -> None:
+    assert refused(SEALER, "A" * (MAX_STATE + 1))
+    assert refused(SEALER, "\u00e9" * 100)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("now", "open"), [(0.0, True), (599.9, True), (600.0, False), (1e12, False), (math.inf, False)]
+)
+def test_a_state_expires(now: float, open: bool) -> None:
+    state = SEALER.seal(nothing(), BOUND, 600.0)
+    assert refused(SEALER, state, now=now) != open
+
+
+# Binding
+
+
+def request(**changes: Any) -> bytes:
+    params = {"name": "book", "arguments": {"flight": "OS1"}, "uri": None, "_meta": {"progressToken": 1}}
+    principal, method = changes.pop("principal", "alice"), changes.pop("method", "tools/call")
+    return binding(principal, method, params | changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"principal": None},
+        {"principal": "bob"},
+        {"principal": ""},
+        {"method": "prompts/get"},
+        {"name": "cancel"},
+        {"name": None},
+        {"uri": "a:b"},
+        {"arguments": {"flight": "OS2"}},
+        {"arguments": {"flight": "OS1", "seat": 1}},
+        {"arguments": {}},
+        {"arguments": None},
+        {"arguments": {"flight": ["OS1"]}},
+    ],
+    ids=str,
+)
+def test_a_state_belongs_to_one_caller_and_one_request(change: dict[str, Any]) -> None:
+    assert request(**change) != BOUND
+    assert refused(SEALER, SEALER.seal(nothing(), BOUND, 600), request(**change))
+
+
+def test_what_a_retry_may_change_does_not_unbind() -> None:
+    assert request() == BOUND
+    assert request(_meta={}, requestState="x", inputResponses={"q1": {}}) == BOUND
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.randoms())
+def test_the_order_of_arguments_does_not_matter(arguments: dict[str, Any], random: Any) -> None:
+    names = list(arguments)
+    random.shuffle(names)
+    shuffled = {name: arguments[name] for name in names}
+    assert request(arguments=shuffled) == request(arguments=arguments)
+    assert digest(["m", shuffled]) == digest(["m", arguments])
+
+
+@given(json_values, json_values)
+def test_questions_are_told_apart(left: Any, right: Any) -> None:
+    alike = json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    assert (digest(left) == digest(right)) == alike
+
+
+# Secrets
+
+
+def test_secrets_are_rotated_by_putting_the_new_one_first() -> None:
+    before, between, after = Sealer([OLD]), Sealer([NEW, OLD]), Sealer([NEW])
+    by_old, by_new = before.seal(nothing(), BOUND, 600), between.seal(nothing(), BOUND, 600)
+    assert between.open(by_old, BOUND, 0) == between.open(by_new, BOUND, 0) == after.open(by_new, BOUND, 0) == nothing()
+    assert refused(after, by_old)
+    assert refused(before, by_new)
+
+
+def test_a_server_without_a_secret_makes_one_of_its_own() -> None:
+    one, other = Sealer(), Sealer()
+    state = one.seal(nothing(), BOUND, 600)
+    assert one.open(state, BOUND, 0) == nothing()
+    assert refused(other, state)
+
+
+def test_a_text_and_its_bytes_are_the_same_secret() -> None:
+    assert Sealer([OLD.encode()]).open(SEALER.seal(nothing(), BOUND, 600), BOUND, 0) == nothing()
+
+
+@pytest.mark.parametrize("short", ["", "fifteen bytes..", b"\x00" * 15])
+def test_a_short_secret_is_refused_when_the_server_is_made(short: str | bytes) -> None:
+    with pytest.raises(ValueError, match="at least 16 bytes"):
+        Sealer([OLD, short])
+
+
+def test_no_two_seals_are_alike_and_none_shows_what_is_in_it() -> None:
+    memory = Remembered(answers={"q1": "open sesame"}, questions={}, once={}, state="hidden")
+    states = {SEALER.seal(memory, BOUND, 600) for _ in range(50)}
+    assert len(states) == 50
+    assert not any(word in base64.urlsafe_b64decode(state) for state in states for word in (b"sesame", b"hidden"))
+
+
+def test_each_first_round_starts_with_nothing_of_its_own() -> None:
+    one = nothing()
+    one.answers["q1"] = 1
+    assert nothing() == Remembered(answers={}, questions={}, once={}, state=None)

@@ -1,0 +1,71 @@
+"""What a subscription is granted, and what it then hears."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.protocol import topics
+from dovetail.protocol.topics import LISTS, PROMPTS, RESOURCES, TOOLS, UPDATED, honoured, matcher
+from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
+from dovetail.wire.methods import METHODS
+from dovetail.wire.subscriptions import SubscriptionFilter
+
+uris = st.sampled_from(["a:1", "a:2", "b:1"])
+filters = st.builds(
+    SubscriptionFilter,
+    tools_list_changed=st.booleans(),
+    prompts_list_changed=st.booleans(),
+    resources_list_changed=st.booleans(),
+    resource_subscriptions=st.none() | st.lists(uris, max_size=5),
+)
+lists = st.none() | st.builds(ListChangedCapability, list_changed=st.booleans())
+offers = st.builds(
+    ServerCapabilities,
+    tools=lists,
+    prompts=lists,
+    resources=st.none() | st.builds(ResourcesCapability, subscribe=st.booleans(), list_changed=st.booleans()),
+)
+
+
+@given(filters, offers)
+def test_what_is_granted_is_what_was_asked_and_is_offered(asked: SubscriptionFilter, offer: ServerCapabilities) -> None:
+    granted = honoured(asked, offer)
+    assert granted.tools_list_changed == (asked.tools_list_changed and bool(offer.tools and offer.tools.list_changed))
+    assert granted.prompts_list_changed == (
+        asked.prompts_list_changed and bool(offer.prompts and offer.prompts.list_changed)
+    )
+    assert granted.resources_list_changed == (
+        asked.resources_list_changed and bool(offer.resources and offer.resources.list_changed)
+    )
+    named = asked.resource_subscriptions if offer.resources and offer.resources.subscribe else None
+    assert (granted.resource_subscriptions or []) == sorted(set(named or []), key=(named or []).index)
+
+
+@given(filters)
+def test_a_subscription_hears_exactly_what_its_filter_names(filter: SubscriptionFilter) -> None:
+    matches = matcher(filter)
+    assert matches(TOOLS, None) == filter.tools_list_changed
+    assert matches(PROMPTS, None) == filter.prompts_list_changed
+    assert matches(RESOURCES, None) == filter.resources_list_changed
+    for uri in ("a:1", "a:2", "b:1", "a:", "A:1", ""):
+        assert matches(UPDATED, uri) == (uri in (filter.resource_subscriptions or []))
+    assert not matches(UPDATED, None)
+    assert not matches("notifications/message", None)
+
+
+def test_an_empty_filter_hears_nothing() -> None:
+    matches = matcher(SubscriptionFilter())
+    assert not any(matches(*one) for one in itertools.product((TOOLS, PROMPTS, RESOURCES, UPDATED), (None, "a:1")))
+
+
+def test_a_matcher_keeps_what_it_was_made_of() -> None:
+    wanted = ["a:1"]
+    matches = matcher(SubscriptionFilter(resource_subscriptions=wanted))
+    wanted.append("a:2")
+    assert not matches(UPDATED, "a:2")
+
+
+def test_topics_are_methods_of_the_table() -> None:
+    assert {*LISTS.values(), topics.UPDATED} <= set(METHODS)
+    assert all(METHODS[method].sender == "server" for method in LISTS.values())

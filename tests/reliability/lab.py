@@ -1,0 +1,579 @@
+"""What the reliability tests are made with: a target process watched from outside, and clients that can misbehave.
+
+Nothing here uses dovetail: what a message looks like on a socket or a pipe is written down independently.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).parent
+NEWEST = "2026-07-28"
+HANDSHAKE = "2025-11-25"
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+BOTH = "application/json, text/event-stream"
+MiB = 1024 * 1024
+PATIENCE = 20.0
+
+_ids = itertools.count(1)
+_opened: "dict[int, list[Connection]]" = {}  # by port: what a test leaves open is closed with its target
+
+
+def within(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """Wait until something is true; the value that was."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+# The process
+
+
+@dataclass
+class Target:
+    """A server process and what can be seen of it from outside."""
+
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    port: int = 0
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        self.seen = psutil.Process(self.process.pid)
+
+    @property
+    def rss(self) -> int:
+        return self.seen.memory_info().rss
+
+    @property
+    def descriptors(self) -> int:
+        return self.seen.num_fds()
+
+    @property
+    def cpu(self) -> float:
+        times = self.seen.cpu_times()
+        return times.user + times.system
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    @property
+    def peak(self) -> int:
+        """The largest resident size since `forget_peak`."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8", errors="surrogateescape")
+
+    @property
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self, seconds: float = PATIENCE) -> int:
+        return self.process.wait(seconds)
+
+
+@contextlib.contextmanager
+def target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Target]:
+    """A target of its own; options as `target.py` reads them."""
+    path = folder / f"log-{next(_ids)}.txt"
+    # The development mode shows what is forgotten (files, coroutines), and takes memory that is not the server's.
+    mode = ["-X", "dev"] if options.get("dev") else []
+    command = [sys.executable, *mode, str(HERE / "target.py"), transport, json.dumps(options)]
+    pipe = subprocess.PIPE if transport == "stdio" else subprocess.DEVNULL
+    with path.open("wb") as log:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=_environment())
+    started = Target(process, path)
+    try:
+        if transport == "http":
+            found = within(lambda: re.search(r"https?://\S+:(\d+)/", started.log) or _dead(started), "the start")
+            started.port = int(found[1])
+            within(lambda: _listens(started.port), "the port")
+        yield started
+    finally:
+        process.kill()
+        process.wait()
+        for connection in _opened.pop(started.port, ()):
+            connection.close()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _environment() -> dict[str, str]:
+    # Coverage of child processes would be measured as memory and time of the target.
+    return {name: value for name, value in os.environ.items() if not name.startswith(("COVERAGE", "COV_"))}
+
+
+def _dead(started: Target) -> None:
+    assert started.alive, started.log
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+# HTTP
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def messages(self) -> list[Any]:
+        """The JSON-RPC messages in it, whichever form it has."""
+        if "text/event-stream" in self.headers.get("content-type", ""):
+            return [json.loads(event["data"]) for event in events(self.body) if event.get("data")]
+        return [json.loads(self.body)] if self.body else []
+
+    @property
+    def message(self) -> Any:
+        """The last of them, which is the response."""
+        return self.messages[-1] if self.messages else None
+
+    @property
+    def text(self) -> str:
+        """The text of a tool's result."""
+        return self.message["result"]["content"][0]["text"]
+
+
+def events(data: bytes) -> list[dict[str, str]]:
+    """The events of a complete event stream."""
+    blocks = data.decode().split("\n\n")
+    return [parsed for block in blocks if (parsed := _event(block))]
+
+
+def _event(block: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in block.split("\n"):
+        name, _, value = line.partition(":")
+        if name:
+            value = value.removeprefix(" ")
+            found[name] = f"{found[name]}\n{value}" if name in found else value
+    return found
+
+
+class Connection:
+    """One TCP connection that speaks HTTP/1.1, byte by byte if need be."""
+
+    def __init__(self, port: int, timeout: float = PATIENCE, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(timeout)
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self.socket.makefile("rb")
+        _opened.setdefault(port, []).append(self)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Read the status and the headers of an answer."""
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("closed without an answer")
+        headers: dict[str, str] = {}
+        while (one := self._file.readline().rstrip(b"\r\n")) != b"":
+            name, _, value = one.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        return int(line.split()[1]), headers
+
+    def answer(self) -> Answer:
+        """Read one whole answer."""
+        status, headers = self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join(self.chunks())
+        elif "content-length" in headers:
+            body = self._file.read(int(headers["content-length"]))
+        elif status in (204, 304):
+            body = b""
+        else:
+            body = self._file.read()
+        return Answer(status, headers, body)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The pieces of a chunked body as they come."""
+        while True:
+            line = self._file.readline()
+            if not line:
+                raise ConnectionError("closed in the middle of an answer")
+            size = int(line, 16)
+            piece = self._file.read(size)
+            self._file.readline()
+            if not size:
+                return
+            yield piece
+
+    def stream(self) -> Iterator[dict[str, str]]:
+        """The events of an answer that is an event stream, as they come; comments are left out."""
+        held = b""
+        for piece in self.chunks():
+            held += piece
+            *whole, held = held.split(b"\n\n")
+            for block in whole:
+                if (found := _event(block.decode())) and found.keys() != {""}:
+                    yield found
+
+    def ended(self) -> bool:
+        """Whether the server has closed the connection; waits for it."""
+        try:
+            while self._file.read(65536):
+                pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Close with a reset, as a client that is killed does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self.socket.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def http(method: str, path: str, headers: dict[str, str] | list[tuple[str, str]], body: bytes | None = None) -> bytes:
+    """A request as bytes; nothing is added but Content-Length."""
+    pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+    if body is not None and not any(name.lower() in ("content-length", "transfer-encoding") for name, _ in pairs):
+        pairs.append(("content-length", str(len(body))))
+    head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in pairs) + "\r\n"
+    return head.encode("utf-8", "surrogateescape") + (body or b"")
+
+
+def message(method: str, params: dict[str, Any] | None = None, id: Any = None, **more: Any) -> dict[str, Any]:
+    """A request; without an id, a notice."""
+    made: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if id is not None:
+        made["id"] = id
+    if params is not None:
+        made["params"] = params
+    return made | more
+
+
+def stateless_params(params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    """Parameters with the `_meta` every stateless request has."""
+    given = dict(params or {})
+    return given | {"_meta": {VERSION: NEWEST, CAPABILITIES: {}} | meta | given.get("_meta", {})}
+
+
+def mirrored(request: Any) -> dict[str, str]:
+    """The headers that repeat a stateless request's body."""
+    params = request.get("params") or {}
+    headers = {"mcp-protocol-version": NEWEST, "mcp-method": request["method"]}
+    name = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}.get(request["method"])
+    if name and isinstance(params.get(name), str):
+        headers["mcp-name"] = params[name]
+    return headers
+
+
+class Client:
+    """One client of the target over HTTP: stateless, or with a session of a handshake revision."""
+
+    def __init__(
+        self, target: Target, revision: str = NEWEST, *, principal: str | None = None, capabilities: Any = None
+    ) -> None:
+        self.target = target
+        self.revision = revision
+        self.session: str | None = None
+        self.headers = {
+            "host": f"127.0.0.1:{target.port}", "content-type": "application/json", "accept": BOTH,
+        }  # fmt: skip
+        if principal is not None:
+            self.headers["authorization"] = f"Bearer {principal}"
+        self._capabilities = capabilities or {}
+        self._connection: Connection | None = None
+        if revision != NEWEST:
+            self._open()
+
+    def _open(self) -> None:
+        about = {"protocolVersion": self.revision, "capabilities": self._capabilities}
+        answer = self.request("initialize", about | {"clientInfo": {"name": "lab", "version": "1"}})
+        assert answer.status == 200, answer
+        self.session = answer.headers["mcp-session-id"]
+        self.headers |= {"mcp-session-id": self.session, "mcp-protocol-version": self.revision}
+        assert self.post(message("notifications/initialized")).status == 202
+
+    def prepare(self, method: str, params: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> bytes:
+        """The bytes of a request, to send in a way of one's own."""
+        if self.revision == NEWEST:
+            params = stateless_params(params, **{CAPABILITIES: self._capabilities}, **meta)
+        elif meta:
+            params = (params or {}) | {"_meta": meta}
+        made = message(method, params, next(_ids) if id is None else id)
+        extra = mirrored(made) if self.revision == NEWEST else {}
+        return http("POST", "/mcp", self.headers | extra, json.dumps(made).encode())
+
+    def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Answer:
+        """Ask, and wait for the answer."""
+        return self.exchange(self.prepare(method, params, id, **meta))
+
+    def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Answer:
+        """Call a tool."""
+        return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta)
+
+    def post(self, body: Any, **headers: str) -> Answer:
+        """POST a message, or bytes, as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.exchange(http("POST", "/mcp", self.headers | headers, data))
+
+    def exchange(self, data: bytes) -> Answer:
+        """Send bytes on the client's connection and read one answer."""
+        fresh = self._connection is None
+        connection = self.connection()
+        try:
+            connection.send(data)
+            answer = connection.answer()
+        except ConnectionError:
+            self.close()
+            if fresh:
+                raise
+            return self.exchange(data)  # the server had closed a connection that was idle
+        if answer.headers.get("connection") == "close":
+            self.close()
+        return answer
+
+    def connection(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self.target.port)
+        return self._connection
+
+    def begin(self, data: bytes, **options: Any) -> Connection:
+        """Send bytes on a connection of their own; somebody reads the answer later, or never."""
+        connection = Connection(self.target.port, **options)
+        connection.send(data)
+        return connection
+
+    def begin_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None, **meta: Any) -> Connection:
+        """Call a tool on a connection of its own."""
+        return self.begin(self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id, **meta))
+
+    def listen(self, last: str | None = None) -> Connection:
+        """Open the session's GET stream, or resume one."""
+        headers = self.headers | ({"last-event-id": last} if last is not None else {})
+        return self.begin(http("GET", "/mcp", headers))
+
+    def end(self) -> Answer:
+        """End the session."""
+        return self.exchange(http("DELETE", "/mcp", self.headers))
+
+    def healthy(self) -> bool:
+        """Whether a call is answered as it should be."""
+        return self.call("echo", {"text": "health"}).text == "health"
+
+    def vitals(self) -> dict[str, int]:
+        return self.call("vitals").message["result"]["structuredContent"]
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# stdio
+
+
+class Pipe:
+    """A client of a target on standard streams."""
+
+    def __init__(self, target: Target, revision: str = NEWEST) -> None:
+        self.target = target
+        self.revision = revision
+        assert target.process.stdin is not None
+        assert target.process.stdout is not None
+        self._in = target.process.stdin
+        self._out = target.process.stdout.fileno()
+        os.set_blocking(self._out, False)
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        self._held = b""
+        self._read: list[Any] = []
+        if revision != NEWEST:
+            about = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "lab", "version": "1"}}
+            assert "result" in self.request("initialize", about)
+            self.send(message("notifications/initialized"))
+
+    def send(self, body: Any) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self._in.write(data + b"\n")
+        self._in.flush()
+
+    def raw(self, data: bytes) -> None:
+        self._in.write(data)
+        self._in.flush()
+
+    def prepare(self, method: str, params: dict[str, Any] | None = None, id: Any = None) -> dict[str, Any]:
+        if self.revision == NEWEST:
+            params = stateless_params(params)
+        return message(method, params, next(_ids) if id is None else id)
+
+    def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None) -> Any:
+        """Ask and wait for the answer; anything else that comes is kept for `receive`."""
+        made = self.prepare(method, params, id)
+        self.send(made)
+        return self.answer(made["id"])
+
+    def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
+        return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id)
+
+    def begin_call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
+        made = self.prepare("tools/call", {"name": tool, "arguments": arguments or {}}, id)
+        self.send(made)
+        return made["id"]
+
+    def answer(self, id: Any, seconds: float = PATIENCE) -> Any:
+        """The answer with this id."""
+        kept: list[Any] = []
+        try:
+            while True:
+                found = self.receive(seconds)
+                if found.get("id") == id and type(found.get("id")) is type(id) and "method" not in found:
+                    return found
+                kept.append(found)
+        finally:
+            self._read[:0] = kept
+
+    def receive(self, seconds: float = PATIENCE) -> Any:
+        """The next message, in order of arrival."""
+        end = time.monotonic() + seconds
+        while not self._read:
+            if not self._poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise TimeoutError("nothing came")
+            data = os.read(self._out, 1 << 20)
+            if not data:
+                raise ConnectionError("the server closed its output")
+            *lines, self._held = (self._held + data).split(b"\n") if b"\n" in data else [self._held + data]
+            self._read += [json.loads(line) for line in lines]
+        return self._read.pop(0)
+
+    def waiting(self) -> list[Any]:
+        """What was received and nobody asked for."""
+        kept, self._read = self._read, []
+        return kept
+
+    def healthy(self) -> bool:
+        return self.call("echo", {"text": "health"})["result"]["content"][0]["text"] == "health"
+
+    def vitals(self) -> dict[str, int]:
+        return self.call("vitals")["result"]["structuredContent"]
+
+    def hang_up(self) -> None:
+        self._in.close()
+
+
+# The transport of the first revision
+
+
+class OldStream:
+    """A client of the pair of addresses that the first revision had."""
+
+    def __init__(self, target: Target, revision: str = "2024-11-05", path: str = "/sse", handshake: bool = True) -> None:
+        self.target = target
+        self.revision = revision
+        self._host = {"host": f"127.0.0.1:{target.port}"}
+        self.reading = Connection(target.port)
+        self.reading.send(http("GET", path, self._host | {"accept": "text/event-stream"}))
+        self.status, _ = self.reading.head()
+        self._events = self.reading.stream()
+        self.address = next(self._events)["data"]
+        self._posts = Client(target)
+        self._kept: list[Any] = []
+        if handshake:
+            about = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "lab", "version": "1"}}
+            assert "result" in self.request("initialize", about)
+            self.send(message("notifications/initialized"))
+
+    def send(self, body: Any) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._posts.exchange(
+            http("POST", self.address, self._host | {"content-type": "application/json"}, data)
+        )
+
+    def receive(self) -> Any:
+        return self._kept.pop(0) if self._kept else json.loads(next(self._events)["data"])
+
+    def answer(self, id: Any) -> Any:
+        kept: list[Any] = []
+        try:
+            while True:
+                found = self.receive()
+                if found.get("id") == id and type(found.get("id")) is type(id):
+                    return found
+                kept.append(found)
+        finally:
+            self._kept[:0] = kept
+
+    def request(self, method: str, params: dict[str, Any] | None = None, id: Any = None) -> Any:
+        made = message(method, params, next(_ids) if id is None else id)
+        assert self.send(made).status == 202
+        return self.answer(made["id"])
+
+    def call(self, tool: str, arguments: dict[str, Any] | None = None, id: Any = None) -> Any:
+        return self.request("tools/call", {"name": tool, "arguments": arguments or {}}, id)
+
+    def waiting(self) -> list[Any]:
+        kept, self._kept = self._kept, []
+        return kept
+
+    def healthy(self) -> bool:
+        return self.call("echo", {"text": "health"})["result"]["content"][0]["text"] == "health"
+
+    def close(self) -> None:
+        self.reading.close()
+        self._posts.close()

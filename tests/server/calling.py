@@ -1,0 +1,98 @@
+"""Calls a server's `handle` directly, as a transport would, for a caller of any revision; no transport is involved."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dovetail import Server
+from dovetail.protocol import legacy
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.modern import Modern
+from dovetail.wire.codec import convert
+from dovetail.wire.lifecycle import ClientCapabilities
+
+NEWEST, LAST = "2026-07-28", "2025-11-25"
+EVERYTHING = {"roots": {}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}}
+PATIENCE = 10.0
+
+Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
+
+
+class Client:
+    """One caller of one server, and what it was told."""
+
+    def __init__(
+        self,
+        app: Server,
+        revision: str = NEWEST,
+        *,
+        capabilities: dict[str, Any] | None = None,
+        answers: Answers | None = None,
+        level: int | None = None,
+        principal: str | None = None,
+        origin: str | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        declared = convert(EVERYTHING if capabilities is None else capabilities, ClientCapabilities)
+        self.app = app
+        self.caller = Caller(revision, revision == NEWEST, declared, level, principal)
+        self.said: list[dict[str, Any]] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers = answers or {}
+        self.origin = origin
+        self.headers = headers
+        self._modern = Modern(app.implementation, app.revisions, app.limits.result)
+
+    def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
+        given = params or {}
+        made = Exchange(id, method, given, given.get("_meta") or {}, self.caller, self.headers, self.origin)
+        made.emit = self._emit
+        made.ask = None if self.caller.stateless else self._ask
+        return made
+
+    async def _emit(self, data: bytes) -> None:
+        self.said.append(json.loads(data))
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        self.asked.append((method, params))
+        return self.answers[method](params)
+
+    async def run(self, exchange: Exchange) -> dict[str, Any]:
+        """The result, as it would travel; ProtocolError for an error."""
+        async with asyncio.timeout(PATIENCE):
+            value = await self.app.handle(exchange)
+        if self.caller.stateless:
+            return json.loads(self._modern.seal(exchange, value))["result"]
+        return json.loads(legacy.seal(exchange, value, self.app.limits.result))["result"]
+
+    async def request(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+        given = dict(params or {}) | ({"_meta": meta} if meta else {})
+        return await self.run(self.exchange(method, given))
+
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **params: Any) -> dict[str, Any]:
+        """One round of a tool call."""
+        return await self.request("tools/call", {"name": name, "arguments": arguments or {}} | params)
+
+    async def ask_through(self, name: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A tool call with as many rounds as it takes, answering from the table."""
+        result = await self.call(name, arguments)
+        while result.get("resultType") == "input_required":
+            given = {}
+            for key, one in (result.get("inputRequests") or {}).items():
+                self.asked.append((one["method"], one.get("params") or {}))
+                given[key] = self.answers[one["method"]](one.get("params") or {})
+            result = await self.call(name, arguments, inputResponses=given, requestState=result["requestState"])
+        return result
+
+
+def text(result: dict[str, Any]) -> str:
+    """The one text of a tool's result."""
+    (block,) = result["content"]
+    return block["text"]
+
+
+def failed(result: dict[str, Any]) -> str:
+    """The text of a result that tells of a failure."""
+    assert result["isError"] is True
+    return text(result)

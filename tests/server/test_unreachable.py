@@ -1,0 +1,45 @@
+"""A handshake client that no request can be sent to (no session, or no event stream) is not asked in another way."""
+
+import pytest
+
+from dovetail import Context, Elicit, InputRequired, MissingCapability, Server
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
+
+app = Server("asks")
+
+
+@app.tool
+async def asks(ctx: Context) -> str:
+    return await ctx.elicit("Who?", str)
+
+
+@app.tool
+async def drives(ctx: Context) -> str | InputRequired:
+    return InputRequired({"who": Elicit("Who?", str)})
+
+
+@app.tool
+async def copes(ctx: Context) -> str:
+    try:
+        return await ctx.elicit("Who?", str)
+    except MissingCapability:
+        return "nobody to ask"
+
+
+def _exchange(tool: str) -> Exchange:
+    able = ClientCapabilities(elicitation=ElicitationCapability(form={}))
+    return Exchange(1, "tools/call", {"name": tool}, {}, Caller("2025-11-25", False, able))
+
+
+@pytest.mark.parametrize("tool", ["asks", "drives"])
+async def test_the_call_is_refused(tool: str) -> None:
+    with pytest.raises(MissingCapability) as refused:
+        await app.handle(_exchange(tool))
+    assert refused.value.data == {"requiredCapabilities": {"elicitation": {}}}
+
+
+async def test_an_author_can_cope() -> None:
+    result = await app.handle(_exchange("copes"))
+    assert not isinstance(result, bytes)
+    assert "nobody to ask" in str(result)
