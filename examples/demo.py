@@ -88,8 +88,9 @@ def server(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
         assert process.stdin is not None
-        process.stdin.close()
-        process.terminate()
+        process.stdin.close()  # that ends a server on stdio; one on HTTP needs to be told
+        if "-c" in arguments:
+            process.terminate()
         expect(process.wait(PATIENCE) == 0, f"the server ended with {process.returncode}")
     finally:
         limit.cancel()

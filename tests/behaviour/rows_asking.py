@@ -1,8 +1,7 @@
-"""Requirements on asking the client, on what is remembered between rounds, and on subscriptions of the newest revision."""
-
-from driver import DRAFT, MODERN
+"""Requirements on asking the client, on what is remembered between rounds, on subscriptions and mirrored headers."""
 
 from behaviour.manifest import SESSIONS, Requirement
+from driver import DRAFT, MODERN
 
 CHEAP = ("memory", "pipe")
 STREAMED = ("memory", "pipe", "sse", "http")
@@ -251,7 +250,11 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory", "http"),
     ),
     Requirement(
-        "state.weak-secret", "house", "A secret too short to be one is refused.", revisions=ALONE, transports=("memory",)
+        "state.weak-secret",
+        "house",
+        "A secret too short to be one is refused.",
+        revisions=ALONE,
+        transports=("memory",),
     ),
     # Listening
     Requirement(

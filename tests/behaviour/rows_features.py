@@ -38,8 +38,8 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "tools.verbatim-schema",
         "basic#json-schema-usage",
-        "A schema the author gives is published unchanged, with every keyword of its dialect, and arguments are checked "
-        "against it.",
+        "A schema the author gives is published unchanged, with every keyword of its dialect, and arguments are "
+        "checked against it.",
         transports=CHEAP,
     ),
     Requirement(
@@ -163,7 +163,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "downgrade.descriptions",
         "handshake/basic#icons",
-        "Titles before 2025-06-18, icons before 2025-11-25 and tool annotations before 2025-03-26 are left out of lists.",
+        "Lists leave out titles before 2025-06-18, icons before 2025-11-25 and tool annotations before 2025-03-26.",
         transports=CHEAP,
     ),
     Requirement(
@@ -208,7 +208,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "resources.not-found",
         "resources#error-handling",
-        "A URI nothing is served under is an error naming it: -32602, in handshake revisions -32002; never an empty list.",
+        "A URI nothing is served under is an error naming it: -32602, before it -32002; never an empty list.",
         transports=STREAMED,
     ),
     Requirement(
@@ -325,7 +325,7 @@ ROWS: tuple[Requirement, ...] = (
     Requirement(
         "completion.capability",
         "completion#capabilities",
-        "Completions are declared where there are any, in revisions that have the word; otherwise the method is -32601.",
+        "Completions are declared where there are any and the revision has the word; else the method is -32601.",
         transports=("memory",),
     ),
     # Logging

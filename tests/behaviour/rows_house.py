@@ -1,8 +1,7 @@
 """Requirements on errors, on what surrounds a request, and on the life of a server."""
 
-from driver import DRAFT, MODERN
-
 from behaviour.manifest import PUBLISHED, Requirement
+from driver import DRAFT, MODERN
 
 BOTH = ("memory", "http")
 STREAMED = ("memory", "pipe", "sse", "http")
@@ -14,9 +13,7 @@ ROWS: tuple[Requirement, ...] = (
         "An exception nobody meant for the caller is logged once with its traceback and told only by a reference.",
         transports=BOTH,
     ),
-    Requirement(
-        "errors.debug", "house", "In debug mode its type and text are told as well.", transports=("memory",)
-    ),
+    Requirement("errors.debug", "house", "In debug mode its type and text are told as well.", transports=("memory",)),
     Requirement(
         "errors.contained",
         "house",

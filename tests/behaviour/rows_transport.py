@@ -551,4 +551,187 @@ RESUMPTION = (
     ),
 )
 
-ROWS: tuple[Requirement, ...] = (*MESSAGES, *LIFECYCLE, *NEGOTIATION, *HTTP, *SESSION, *RESUMPTION)
+FIRST = ("2024-11-05",)
+
+SSE = (
+    Requirement(
+        "sse.endpoint",
+        "handshake/transports#http-with-sse",
+        "The first event of the stream names the address to post to, different for each stream.",
+        FIRST,
+        ("sse",),
+    ),
+    Requirement(
+        "sse.messages",
+        "handshake/transports#http-with-sse",
+        "What the server says arrives as message events on the stream.",
+        ("2024-11-05", "2025-11-25"),
+        ("sse",),
+    ),
+    Requirement(
+        "sse.post",
+        "handshake/transports#http-with-sse",
+        "A posted message is accepted at once and answered on the stream.",
+        FIRST,
+        ("sse",),
+    ),
+    Requirement(
+        "sse.refused", "house", "Posts to nobody, of the wrong kind or from elsewhere are refused.", FIRST, ("sse",)
+    ),
+    Requirement("sse.leaving", "house", "With the stream the session and its calls end.", FIRST, ("sse",)),
+    Requirement("sse.principal", "house", "Nobody can post into another principal's session.", FIRST, ("sse",)),
+    Requirement("sse.several", "house", "Streams do not mix.", FIRST, ("sse",)),
+    Requirement("sse.cap", "house", "There are no more streams than sessions allowed: 503.", FIRST, ("sse",)),
+    Requirement("sse.keep-alive", "house", "A quiet stream carries comments.", FIRST, ("sse",)),
+    Requirement("sse.optional", "house", "A server can leave the old addresses out.", FIRST, ("sse",)),
+)
+
+BATCHED = ("2025-03-26",)
+
+BATCHES = (
+    Requirement(
+        "batch.answered",
+        "handshake/basic#batching",
+        "An array of messages is answered by one array holding an answer to each request in it.",
+        BATCHED,
+    ),
+    Requirement("batch.errors", "handshake/basic#batching", "A wrong member is answered by itself.", BATCHED),
+    Requirement("batch.silent", "handshake/basic#batching", "Without requests there is no answer; HTTP 202.", BATCHED),
+    Requirement("batch.empty", "handshake/basic#batching", "An empty array is one -32600.", BATCHED),
+    Requirement("batch.parallel", "house", "Members run side by side.", BATCHED),
+    Requirement("batch.cancelled", "house", "A cancelled member is left out of the answer.", BATCHED),
+    Requirement("batch.progress", "house", "Progress of a member comes before the answer.", BATCHED),
+    Requirement("batch.limit", "house", "A batch has a bounded number of members.", BATCHED),
+    Requirement(
+        "batch.refused",
+        "streamable-http#sending-messages",
+        "In every other revision an array is one -32600; HTTP 400.",
+        ("2024-11-05", "2025-06-18", "2025-11-25", MODERN, DRAFT),
+    ),
+    Requirement("batch.first", "handshake/lifecycle#initialization", "Initialize is not part of a batch.", BATCHED),
+)
+
+NOTICED = (*HANDSHAKE, MODERN)  # the draft answers what is cancelled
+
+CANCELLATION = (
+    Requirement(
+        "cancel.notice",
+        "cancellation#behavior-requirements",
+        "A cancelled request stops and is not answered.",
+        NOTICED,
+        ("memory", "pipe", "sse", "http"),
+    ),
+    Requirement(
+        "cancel.silence",
+        "stdio#cancellation",
+        "After the cancellation no message about the request is sent, whatever its work still does.",
+        NOTICED,
+        ("memory", "pipe", "sse", "http"),
+    ),
+    Requirement(
+        "cancel.id-free",
+        "house",
+        "The id of a cancelled request is free again at once.",
+        NOTICED,
+        ("memory", "pipe", "http"),
+    ),
+    Requirement(
+        "cancel.invalid",
+        "cancellation#error-handling",
+        "A cancellation that is malformed or fits no request is ignored.",
+        SESSIONS,
+    ),
+    Requirement(
+        "cancel.late",
+        "cancellation#timing-considerations",
+        "A cancellation that comes after the answer changes nothing.",
+    ),
+    Requirement(
+        "cancel.initialize",
+        "handshake/cancellation#behavior-requirements",
+        "Initialize is not cancelled.",
+        SESSIONS,
+        ("memory", "pipe"),
+    ),
+    Requirement(
+        "cancel.thread",
+        "house",
+        "A cancelled function in a thread is not waited for, and what it returns is thrown away.",
+        NOTICED,
+        ("memory", "pipe", "http"),
+    ),
+    Requirement(
+        "cancel.question",
+        "handshake/cancellation#cancellation-flow",
+        "With a request the questions it has put to the client are cancelled.",
+        HANDSHAKE,
+        ("memory", "pipe", "sse", "http"),
+    ),
+    Requirement(
+        "cancel.json-reply",
+        "house",
+        "A cancelled request whose client takes no streams is answered 204.",
+        HANDSHAKE,
+        WEB,
+    ),
+    Requirement(
+        "cancel.disconnect",
+        "streamable-http#cancellation",
+        "In the stateless era the end of the connection is the cancellation of its request and of no other.",
+        (MODERN,),
+        ALL_WEB,
+    ),
+    Requirement(
+        "cancel.notice-modern-http",
+        "cancellation#transport-specific-cancellation",
+        "In the stateless era a cancellation posted over HTTP is accepted and means nothing.",
+        (MODERN,),
+        WEB,
+    ),
+    Requirement(
+        "cancel.not-by-disconnect",
+        "handshake/transports#sending-messages-to-the-server",
+        "In the handshake era a lost connection does not cancel anything.",
+        SESSIONS,
+        WEB,
+    ),
+    Requirement(
+        "cancel.draft",
+        "house",
+        "The draft dialect answers a cancelled request with -32000.",
+        (DRAFT,),
+        ("memory", "pipe", "sse", "http"),
+    ),
+    Requirement(
+        "cancel.connection",
+        "house",
+        "With a duplex connection everything that runs for it ends.",
+        ("2025-11-25", MODERN),
+        ("unix", "tcp"),
+    ),
+)
+
+DIALECT = (
+    Requirement("draft.echo", "house", "Who initializes with draft is answered with draft.", (DRAFT,)),
+    Requirement("draft.progress", "house", "Progress is an object told by request id.", (DRAFT,)),
+    Requirement("draft.dialog", "house", "Elicitation is a dialog that is created, opened and closed.", (DRAFT,)),
+    Requirement("draft.codes", "house", "Resource, tool and prompt not found have codes of their own.", (DRAFT,)),
+    Requirement("draft.duplicate", "house", "A duplicate id is -32001.", (DRAFT,), ("memory", "pipe", "sse")),
+    Requirement("draft.shutdown", "house", "Shutdown is answered null.", (DRAFT,)),
+    Requirement(
+        "draft.not-advertised", "house", "The dialect is never offered, only agreed to.", (DRAFT,), ("memory", "http")
+    ),
+)
+
+ROWS: tuple[Requirement, ...] = (
+    *MESSAGES,
+    *LIFECYCLE,
+    *NEGOTIATION,
+    *HTTP,
+    *SESSION,
+    *RESUMPTION,
+    *SSE,
+    *BATCHES,
+    *CANCELLATION,
+    *DIALECT,
+)

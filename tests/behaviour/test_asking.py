@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from driver import DRAFT, MODERN, connect
 from msgspec import Meta
 
 from behaviour.manifest import requirement
@@ -31,6 +30,7 @@ from dovetail import (
 from dovetail.wire.content import ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import ModelHint, ModelPreferences, SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
+from driver import DRAFT, MODERN, connect
 
 ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {"listChanged": True}}
 MODEL = {"role": "assistant", "model": "m-1", "stopReason": "endTurn"}
@@ -239,9 +239,7 @@ async def test_declining_and_dismissing_are_told_apart(revision: str, transport:
     ],
 )
 @requirement("asking.invalid-answer")
-async def test_an_answer_that_does_not_fit_never_reaches_the_author(
-    reply: Any, revision: str, transport: str
-) -> None:
+async def test_an_answer_that_does_not_fit_never_reaches_the_author(reply: Any, revision: str, transport: str) -> None:
     answer = {"elicitation/create": lambda params: reply}
     async with connect(server(), transport, revision, capabilities=ALL, answer=answer) as peer:
         error = await refused(call(peer, "book", flight="SK1"))
@@ -794,9 +792,7 @@ async def test_questions_stand_in_the_result(revision: str, transport: str) -> N
 
 
 @requirement("asking.own-time")
-async def test_the_users_time_is_not_the_tools(
-    revision: str, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_users_time_is_not_the_tools(revision: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.server.server._SWEEP", 0.02)
     app = Server("patient")
 
@@ -861,7 +857,9 @@ async def test_an_answer_belongs_to_its_question(revision: str, transport: str) 
         asked.append(params["message"])
         return accept(value=params["message"])
 
-    async with connect(fickle(False), transport, revision, capabilities=ALL, answer={"elicitation/create": answer}) as peer:
+    async with connect(
+        fickle(False), transport, revision, capabilities=ALL, answer={"elicitation/create": answer}
+    ) as peer:
         assert text(await call(peer, "reword")) == "Delete everything?"
         assert asked == ["Delete nothing?", "Delete everything?"]
 

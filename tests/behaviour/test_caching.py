@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from driver import connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import call
 from dovetail import Context, Lifetime, Server
+from driver import connect
 
 PROMPT = {"name": "prompt", "arguments": {"kind": "a"}}
 

@@ -4,11 +4,10 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from driver import MODERN, Peer, another, connect
-
 from behaviour.manifest import requirement
 from behaviour.reading import names
 from dovetail import Server
+from driver import MODERN, Peer, another, connect
 
 TOOLS = "notifications/tools/list_changed"
 PROMPTS = "notifications/prompts/list_changed"

@@ -3,11 +3,10 @@
 from enum import Enum
 from typing import Any, Literal
 
-from driver import connect
-
 from behaviour.manifest import requirement
 from behaviour.reading import refused
 from dovetail import Completion, Server
+from driver import connect
 
 CITIES = ["Oslo", "Osaka", "Odessa", "Rome"]
 

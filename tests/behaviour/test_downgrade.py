@@ -2,18 +2,19 @@
 
 from typing import Any
 
-from driver import DRAFT, MODERN, connect
-
 from behaviour.manifest import requirement
 from behaviour.reading import PNG, WAV, call
 from dovetail import AudioContent, Icon, ImageContent, PromptMessage, ResourceLink, Server
+from driver import DRAFT, MODERN, connect
 
 ICONS = [Icon(src="https://example.com/i.png")]
 LINK = ResourceLink(uri="file:///a.txt", name="a", title="The letter A", icons=ICONS)
 
 
 def server() -> Server:
-    app = Server("old", version="1.2.3", title="Old Server", description="Speaks all", website_url="https://example.com")
+    app = Server(
+        "old", version="1.2.3", title="Old Server", description="Speaks all", website_url="https://example.com"
+    )
 
     @app.tool
     def everything() -> list[Any]:

@@ -3,11 +3,10 @@
 import asyncio
 from typing import Any
 
-from driver import MODERN, Peer, another, connect
-
 from behaviour.manifest import requirement
 from behaviour.reading import call, refused
 from dovetail import Context, Server
+from driver import MODERN, Peer, another, connect
 
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 MESSAGE = "notifications/message"

@@ -4,11 +4,11 @@ import base64
 from typing import Any
 
 import pytest
-from driver import connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import names, refused
 from dovetail import Server
+from driver import connect
 
 METHODS = {
     "tools/list": "tools",

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from driver import DRAFT, MODERN, connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import call, refused
 from dovetail import Context, Server
+from driver import DRAFT, MODERN, connect
 
 PROGRESS = "notifications/progress"
 

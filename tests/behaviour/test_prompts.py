@@ -3,7 +3,6 @@
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from driver import DRAFT, connect
 from msgspec import Meta
 
 from behaviour.manifest import requirement
@@ -20,6 +19,7 @@ from dovetail import (
     TextContent,
     ToolError,
 )
+from driver import DRAFT, connect
 
 
 def server() -> Server:

@@ -4,11 +4,11 @@ import logging
 from typing import Any
 
 import pytest
-from driver import MODERN, connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import names, refused
 from dovetail import Annotations, Icon, Limits, ResourceContents, ResourceNotFound, Server, ToolError
+from driver import MODERN, connect
 
 ANNOTATIONS = {"audience": ["user"], "priority": 1.0, "lastModified": "2025-01-12T15:00:58Z"}
 

@@ -18,8 +18,9 @@ def numbers(events: list[Event]) -> list[Any]:
     told: list[Any] = []
     for event in events:
         if event.data:
-            message = event.message
-            told.append(message["params"]["message"] if "method" in message else "result")
+            params = event.message.get("params")
+            draft = isinstance(params, dict) and isinstance(params["progress"], dict)
+            told.append("result" if params is None else (params["progress"] if draft else params)["message"])
     return told
 
 

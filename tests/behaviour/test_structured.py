@@ -7,11 +7,11 @@ from typing import Any, NotRequired, TypedDict
 
 import jsonschema_rs
 import pytest
-from driver import MODERN, connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import call, error_text, text
 from dovetail import CallToolResult, Server, TextContent
+from driver import MODERN, connect
 
 
 @dataclass

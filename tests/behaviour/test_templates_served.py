@@ -4,11 +4,11 @@ from datetime import date
 from typing import Literal
 
 import pytest
-from driver import MODERN, connect
 
 from behaviour.manifest import requirement
 from behaviour.reading import refused
 from dovetail import Annotations, Server
+from driver import MODERN, connect
 
 
 def server() -> Server:

@@ -1,7 +1,7 @@
 """Targets for the reliability tests: one with defaults for all files, and a way to start others."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import lab
 
-Start = Callable[..., lab.Target]
-
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[lab.Start]:
     """Start a target with options of one's own; it ends with the test."""
     with ExitStack() as stack:
 

@@ -32,6 +32,8 @@ BOTH = "application/json, text/event-stream"
 MiB = 1024 * 1024
 PATIENCE = 20.0
 
+Start = Callable[..., "Target"]  # the fixture that starts a target with options of its own
+
 _ids = itertools.count(1)
 _opened: "dict[int, list[Connection]]" = {}  # by port: what a test leaves open is closed with its target
 
@@ -523,7 +525,9 @@ class Pipe:
 class OldStream:
     """A client of the pair of addresses that the first revision had."""
 
-    def __init__(self, target: Target, revision: str = "2024-11-05", path: str = "/sse", handshake: bool = True) -> None:
+    def __init__(
+        self, target: Target, revision: str = "2024-11-05", path: str = "/sse", handshake: bool = True
+    ) -> None:
         self.target = target
         self.revision = revision
         self._host = {"host": f"127.0.0.1:{target.port}"}
@@ -541,9 +545,7 @@ class OldStream:
 
     def send(self, body: Any) -> Answer:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._posts.exchange(
-            http("POST", self.address, self._host | {"content-type": "application/json"}, data)
-        )
+        return self._posts.exchange(http("POST", self.address, self._host | {"content-type": "application/json"}, data))
 
     def receive(self) -> Any:
         return self._kept.pop(0) if self._kept else json.loads(next(self._events)["data"])

@@ -1,7 +1,7 @@
 """The server that the reliability tests attack: a separate process, written as an author would write it.
 
-`target.py <transport> <options as JSON>`. Its tools make faults, waits and sizes on demand; what is measured about it is
-measured from outside, except the few numbers that only `vitals` can see.
+`target.py <transport> <options as JSON>`. Its tools make faults, waits and sizes on demand; what is measured about it
+is measured from outside, except the few numbers that only `vitals` can see.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ async def release(key: str) -> None:
 @app.tool
 async def until(what: str, key: str, count: int = 1) -> int:
     """Return when a number of waiters have started, finished or been cancelled."""
-    while seen[f"{what} {key}"] < count:
+    while seen[f"{what} {key}"] < count:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     return seen[f"{what} {key}"]
 

@@ -77,7 +77,9 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
         elif place[1] != "id" or draw(st.booleans()):
             place[0].pop(place[1], None)
     if draw(st.booleans()):
-        made[draw(st.sampled_from(["result", "error", "extra", "Method", "params\u0000"]))] = json.loads(json.dumps(draw(odd)))
+        made[draw(st.sampled_from(["result", "error", "extra", "Method", "params\u0000"]))] = json.loads(
+            json.dumps(draw(odd))
+        )
     return made
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import lab
 import pytest
-from conftest import Start
-from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, MiB, Pipe, Target, http, message
+from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, MiB, Pipe, Start, Target, http, message
 
 from dovetail import Limits
 
@@ -253,7 +252,8 @@ def nested(levels: int) -> bytes:
         (b"[" + b"1," * 49_000 + b"1]", True), (b"[" + b"1," * 50_000 + b"1]", False),
         (b"[" + b"[]," * 1_300_000 + b"[]]", False), (b"{" + b'"a":{},' * 400_000 + b'"b":1}', False),
         (b"1" * 19, True), (b"1" * 41, False), (b"1" * 4_000_000, False), (b"1e9999", False),
-        (b"0." + b"1" * 3_000_000, False), (b'"' + b"0" * 3_000_000 + b'"', True), (b'"' + b"," * 3_000_000 + b'"', True),
+        (b"0." + b"1" * 3_000_000, False), (b'"' + b"0" * 3_000_000 + b'"', True),
+        (b'"' + b"," * 3_000_000 + b'"', True),
         (b'"' + b'\\"' * 1_500_000 + b'"', True), (b'"' + b"\\u0061" * 600_000 + b'"', True),
     ],
     ids=lambda value: f"{value[:8].decode()}…{len(value)}" if isinstance(value, bytes) else str(value),

@@ -118,7 +118,7 @@ WITH_TOOLS = Sample("?", tools=[Tool(name="t", input_schema={"type": "object"})]
         (URL, {"elicitation": {"url": {}}}, None),
         (PLAIN, {}, {"sampling": {}}),
         (PLAIN, {"sampling": {}}, None),
-        (WITH_TOOLS, {}, {"sampling": {}}),
+        (WITH_TOOLS, {}, {"sampling": {"tools": {}}}),
         (WITH_TOOLS, {"sampling": {}}, {"sampling": {"tools": {}}}),
         (WITH_TOOLS, {"sampling": {"tools": {}}}, None),
         (WITH_CHOICE, {"sampling": {}}, {"sampling": {"tools": {}}}),

@@ -141,11 +141,9 @@ class Sample(Question[CreateMessageResult]):
         return plain(self._params)
 
     def missing(self, declared: ClientCapabilities) -> dict[str, Any] | None:
-        if declared.sampling is None:
-            return {"sampling": {}}
-        if (self._params.tools or self._params.tool_choice) and declared.sampling.tools is None:
-            return {"sampling": {"tools": {}}}
-        return None
+        known, tools = declared.sampling, self._params.tools or self._params.tool_choice
+        able = known is not None and (not tools or known.tools is not None)
+        return None if able else {"sampling": {"tools": {}} if tools else {}}
 
     def read(self, raw: Any) -> CreateMessageResult:
         return convert(raw, CreateMessageResult, what="sampling answer")
@@ -268,6 +266,7 @@ class Asking:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.wait(tasks)  # they are withdrawn before anything else is said
             if remaining is not None:
                 self._exchange.deadline = loop.time() + remaining
 

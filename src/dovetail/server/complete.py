@@ -20,7 +20,7 @@ class Completer:
         parameters = inspect.signature(function).parameters.values()
         places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         if not 1 <= len(places) <= 2:
-            raise TypeError(f"{function.__qualname__}: a completion takes (value) or (value, arguments)")
+            raise TypeError(f"{function!r}: a completion takes (value) or (value, arguments)")
         self.takes_arguments = len(places) == 2
         self.runner = Runner(function)
 

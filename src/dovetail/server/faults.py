@@ -5,7 +5,7 @@ import logging
 import secrets
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from dovetail.errors import Busy, InternalError, ProtocolError, clip
 from dovetail.protocol.exchange import Exchange
@@ -13,6 +13,7 @@ from dovetail.protocol.exchange import Exchange
 log = logging.getLogger("dovetail")
 
 _TRACE: Final = 8192  # characters of a traceback in the log
+_PART: Final = 512
 
 _ENDED: Final[dict[str, Callable[[], ProtocolError]]] = {
     "timeout": lambda: InternalError("The call took too long and was stopped"),
@@ -22,8 +23,10 @@ _ENDED: Final[dict[str, Callable[[], ProtocolError]]] = {
 
 def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool) -> ProtocolError:
     """The error to answer with; genuine cancellation is raised again, everything else is logged and masked."""
+    task = _current_task()
+    if isinstance(exc, GeneratorExit) and task is not exchange.task:
+        raise exc  # its loop is gone, and nobody waits for an answer
     if isinstance(exc, asyncio.CancelledError):
-        task = asyncio.current_task()
         if task is not None and exchange.verdict in _ENDED:
             task.uncancel()
             return _ENDED[exchange.verdict]()
@@ -36,7 +39,15 @@ def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool)
     return InternalError(f"{what} failed; the server's log has the details under {reference}")
 
 
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 def trace(exc: BaseException) -> str:
-    """A traceback fit for a log: bounded, no control characters but newlines."""
-    text = "".join(traceback.format_exception(exc, limit=30))[-_TRACE:]
-    return "\n".join(line if line.isprintable() else clip(line, 1024) for line in text.splitlines())
+    """A traceback fit for a log: bounded, no control characters, and no line that could pose as a record of its own."""
+    # A part is a frame or the words of an exception, which may be the caller's.
+    parts = [part if len(part) <= _PART else part[:_PART] + "…\n" for part in traceback.format_exception(exc, limit=30)]
+    return "\n".join(f"  {clip(line, _PART + 1)}" for line in "".join(parts)[-_TRACE:].splitlines())

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe
+from dovetail.server.runner import Runner, describe, own_name
 from dovetail.server.signature import compile_signature
 from dovetail.wire import prompts as wire
 from dovetail.wire.content import Icon
@@ -31,7 +31,7 @@ class Prompt:
         self.signature = compile_signature(function, context_type=Context, lax=True)
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.declaration = wire.Prompt(
-            name=name or function.__name__,
+            name=name or own_name(function),
             title=title,
             description=description if description is not None else describe(function),
             icons=icons,

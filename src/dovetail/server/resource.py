@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe
+from dovetail.server.runner import Runner, describe, own_name
 from dovetail.server.signature import compile_signature
 from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
@@ -50,14 +50,14 @@ class Resource:
         self.signature = compile_signature(function, context_type=Context, lax=True)
         if self.signature.parameters:
             raise TypeError(
-                f"{function.__qualname__}: {uri} has no variables, so the function can take only the context; "
+                f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.Resource(
             uri=uri,
-            name=name or function.__name__,
+            name=name or own_name(function, uri),
             title=title,
             description=description if description is not None else describe(function),
             mime_type=mime_type,
@@ -95,14 +95,14 @@ class ResourceTemplate:
         closed = self.signature.schema.get("additionalProperties") is False
         if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
             raise TypeError(
-                f"{function.__qualname__}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
+                f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,
-            name=name or function.__name__,
+            name=name or own_name(function, uri),
             title=title,
             description=description if description is not None else describe(function),
             mime_type=mime_type,

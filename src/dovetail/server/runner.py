@@ -45,6 +45,16 @@ def describe(function: Callable[..., Any]) -> str | None:
     return inspect.getdoc(_inner(function)) or None
 
 
+def own_name(function: Callable[..., Any], otherwise: str | None = None) -> str:
+    """The function's own name; if it has none, the other one, or TypeError where there is no other."""
+    name: str | None = getattr(function, "__name__", None)
+    if name is None or not name.isidentifier():  # such as <lambda>
+        name = otherwise
+    if name is None:
+        raise TypeError(f"a {type(function).__name__} without a name of its own needs name=")
+    return name
+
+
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func

@@ -150,7 +150,8 @@ class Server(Offers):
             box.close()
         await self._finished(self.limits.drain)
         for exchange in tuple(self._running):
-            exchange.end("shutdown")
+            if exchange.task is not asyncio.current_task():
+                exchange.end("shutdown")
         await self._finished(1.0)
         if self._life is not None:
             await self._life.leave()

@@ -11,7 +11,7 @@ from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, header_paths
 from dovetail.server.content import compile_output, output_of
 from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe
+from dovetail.server.runner import Runner, describe, own_name
 from dovetail.server.signature import compile_signature
 from dovetail.wire import tools as wire
 from dovetail.wire.content import Icon, TextContent
@@ -51,7 +51,7 @@ class Tool:
         )
         self.runner = Runner(function, timeout=timeout, inline=inline)
         self.declaration = wire.Tool(
-            name=name or function.__name__,
+            name=name or own_name(function),
             title=title,
             description=description if description is not None else describe(function),
             icons=icons,
@@ -85,7 +85,7 @@ class Verbatim:
         is_open = inner.schema.get("additionalProperties") is not False
         if len(names) != 1 and not is_open:
             raise TypeError(
-                f"{function.__qualname__}: with input_schema= the function takes one parameter (a dict of the "
+                f"{inner.where}: with input_schema= the function takes one parameter (a dict of the "
                 f"arguments) or **kwargs, besides the context; it has {len(names)}"
             )
         self._name = names[0] if names else None

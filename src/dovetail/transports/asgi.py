@@ -103,6 +103,7 @@ class Endpoint:
         if self._authenticate is not None:
             request.principal = await self._identify(request, self._authenticate)
         if old is not None:
+            await old.admit(path, request)
             await old.serve(path, request, await self._old_body(request))
         elif method == "POST":
             await self._post(request)

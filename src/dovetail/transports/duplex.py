@@ -49,7 +49,8 @@ class Duplex:
         self._running: dict[Id, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._stop_listening: Callable[[], None] | None = None
-        self._closed = False
+        self._deaf = False  # no more answers to our questions will come
+        self._closed = False  # nobody reads any more
 
     @property
     def running(self) -> int:
@@ -73,8 +74,8 @@ class Duplex:
         self._write(jsonrpc.refusal(None, exc))
 
     async def close(self, grace: float = 0.0) -> None:
-        """The other side is gone: wait a little for what runs, then stop it."""
-        self._closed = True
+        """The other side says no more: answer what finishes within the grace, then stop the rest."""
+        self._deaf = True
         if self._stop_listening is not None:
             self._stop_listening()
         for waiting in self._peer.drain():
@@ -86,6 +87,7 @@ class Duplex:
         tasks = [exchange.task for exchange, _ in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
+        self._closed = True
         for exchange, _ in tuple(self._running.values()):
             exchange.end("gone")
         if tasks:
@@ -228,7 +230,7 @@ class Duplex:
             waiting.set_result(answer)
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Any:
-        if self._closed:
+        if self._deaf:
             raise Disconnected("The client closed the connection")
         waiting: asyncio.Future[Any] = self._loop.create_future()
         id, data = self._peer.ask(waiting, method, params)

@@ -145,9 +145,11 @@ class Lines(asyncio.Protocol):
             await self._writable.wait()
 
     def _abort(self) -> None:
-        for half in (self._reader, self._writer):
-            if half is not None and hasattr(half, "abort"):
-                half.abort()
+        # Only what is written can be aborted: uvloop's reading pipes cannot.
+        if self._writer is not None and hasattr(self._writer, "abort"):
+            self._writer.abort()
+        if self._reader is not None and self._reader is not self._writer:
+            self._reader.close()
         self.end()
 
     def _after_shutdown(self) -> None:

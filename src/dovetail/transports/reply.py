@@ -24,9 +24,8 @@ STREAM_HEADERS: Headers = [
 
 async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
     """A complete answer."""
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
-    )
+    length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]  # RFC 9110: 204 has none
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -124,6 +123,10 @@ class Reply:
     async def end(self) -> None:
         """End without a result: the request was cancelled."""
         if self.ended:
+            return
+        if not self.streaming and self._mode == "json":
+            self.ended = True
+            await send_body(self._send, 204, self._headers, b"")
             return
         if not self.streaming:
             await self.open()

@@ -105,8 +105,7 @@ class Sessions:
                 return
             if request.size > self._limits.meta:
                 check_meta(exchange, self._limits.meta)
-            if session.running is not None and len(session.running) >= self._limits.calls_per_connection:
-                raise Busy("Too many requests are in flight in this session", own=True)
+            self._enter(session, exchange)
         except ProtocolError as exc:
             await _refuse(request, message["id"], exc, session.revision)
             return
@@ -116,28 +115,38 @@ class Sessions:
         del answer  # a large one is not kept while the client reads it
         await last
 
+    def _enter(self, session: Session, exchange: Exchange) -> None:
+        """Count a request among those of the session, if there is room."""
+        if session.running is None:
+            session.running = set()
+        if len(session.running) >= self._limits.calls_per_connection:
+            raise Busy("Too many requests are in flight in this session", own=True)
+        session.running.add(exchange)
+
     async def _run(self, exchange: Exchange, session: Session, reply: SessionReply) -> bytes | None:
         """Run one exchange to its response; None if it was cancelled."""
         reply.serves(exchange, self.stateful)
         exchange.task = asyncio.current_task()
-        if session.running is None:
-            session.running = set()
-        session.running.add(exchange)
+        running = session.running
+        assert running is not None
+        answer: bytes | None = None
         try:
-            return legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
+            answer = legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
         except ProtocolError as exc:
-            return legacy.refuse(session.revision, exchange.id, exc)
+            answer = legacy.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
             if exchange.verdict != "cancelled":
                 raise
-            exchange.task.uncancel()
-            return _cancelled(exchange)
         except Exception as exc:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            return legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
+            answer = legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
         finally:
-            session.running.discard(exchange)
+            running.discard(exchange)
             session.used = asyncio.get_running_loop().time()
+        if exchange.verdict != "cancelled":
+            return answer
+        exchange.task.uncancel()
+        return _cancelled(exchange)  # even if the work went on to a result of its own
 
     def _notice(self, session: Session, message: dict[str, Any]) -> None:
         if message["method"] == "notifications/initialized":
@@ -172,10 +181,11 @@ class Sessions:
                 return None
             exchange = session.rules.admit(message)
             own = session.rules.own(exchange, self._service)
+            if own is not None:
+                return legacy.seal(exchange, own, self._limits.result)
+            self._enter(session, exchange)
         except ProtocolError as exc:
             return legacy.refuse(session.revision, jsonrpc.readable_id(message), exc)
-        if own is not None:
-            return legacy.seal(exchange, own, self._limits.result)
         return await asyncio.get_running_loop().create_task(self._run(exchange, session, reply))
 
     # GET and DELETE

@@ -16,7 +16,7 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.reply import STREAM_HEADERS, send_body
 from dovetail.transports.request import Receive, Request, Send
 
-_STALL = 1024 * 1024  # bytes waiting for a reader, beyond which it is taken for dead
+_STALL = 1024 * 1024  # bytes waiting for a reader, beyond which nothing more is taken from it
 
 
 class OldTransport:
@@ -34,6 +34,11 @@ class OldTransport:
         """Whether a path is one of ours."""
         return path in self._streams or path in self._posts
 
+    async def admit(self, path: str, request: Request) -> None:
+        """Before a message is read: know whose it is, and wait while more lies in its stream than a reader takes."""
+        if path in self._posts and request.method == "POST":
+            await self._connection(request).room()
+
     async def serve(self, path: str, request: Request, body: bytes) -> None:
         """One request to either address."""
         if path in self._streams:
@@ -44,7 +49,7 @@ class OldTransport:
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
         else:
-            self._take(request, body)
+            self._connection(request).duplex.receive(body)
             await send_body(request.send, 202, request.cors, b"")
 
     async def _stream(self, address: str, request: Request) -> None:
@@ -62,13 +67,13 @@ class OldTransport:
             del self._open[id]
             await connection.duplex.close()
 
-    def _take(self, request: Request, body: bytes) -> None:
+    def _connection(self, request: Request) -> "_Connection":
         query = parse_qs(request.scope.get("query_string", b"").decode("latin-1"))
         names = query.get("session_id") or query.get("sessionId") or [""]
         connection = self._open.get(names[0])
         if connection is None or connection.principal != request.principal:
             raise Refusal(404, "There is no such session; open a stream with GET")
-        connection.duplex.receive(body)
+        return connection
 
     async def close(self) -> None:
         """End all streams."""
@@ -81,7 +86,7 @@ class _Connection:
 
     def __init__(self, service: Service, principal: str | None) -> None:
         self.principal = principal
-        self.duplex = Duplex(service, self._queue, drain=self._room, principal=principal, on_shutdown=self.end)
+        self.duplex = Duplex(service, self._queue, drain=self.room, principal=principal, on_shutdown=self.end)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._wake = asyncio.Event()
@@ -93,7 +98,8 @@ class _Connection:
         self._size += len(data)
         self._wake.set()
 
-    async def _room(self) -> None:
+    async def room(self) -> None:
+        """Wait until the reader has taken most of what waits for it."""
         while self._size > _STALL and not self._ended:
             self._sent.clear()
             await self._sent.wait()

@@ -31,6 +31,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
         _body: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
         _head_size = 0
+        _owes_body = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -42,7 +43,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
 
         def data_received(self, data: bytes) -> None:
             # Between two requests the keep-alive timer watches; from the first byte of a head, this one does.
-            if self._head is None and self._between:
+            if self._head is None and self._between and not self._owes_body:
                 self._await_head()
             if self._head is not None:
                 self._head_size += len(data)
@@ -50,7 +51,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
             # Still no complete head: everything so far counts.
             if self._head is not None and self._head_size > limits.header_block:
                 self._refuse(_TOO_LARGE)
-            elif self._body is None and not self._between and self.cycle.more_body:
+            elif self._body is None and self._owes_body:
                 self._body = self.loop.call_later(limits.body_time, self._refuse, _TOO_SLOW)
 
         @property
@@ -70,6 +71,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
                 self._head.cancel()
                 self._head = None
             self._head_size = 0
+            self._owes_body = True
             if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > limits.header_block:
                 self._refuse(_TOO_LARGE)
                 return
@@ -81,6 +83,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
                 super().on_body(body)
 
         def on_message_complete(self) -> None:
+            self._owes_body = False
             if self._body is not None:
                 self._body.cancel()
                 self._body = None

@@ -1,0 +1,165 @@
+"""Middleware: one shape, around every request, in order, able to answer instead."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from behaviour.manifest import requirement
+from behaviour.reading import call, refused, text
+from dovetail import CallToolResult, InvalidParams, Server, TextContent, ToolError
+from driver import MODERN, connect
+
+
+def server() -> Server:
+    app = Server("around", offers=["tools", "prompts", "resources"])
+
+    @app.tool
+    async def tool(word: str = "") -> str:
+        return f"tool {word}"
+
+    @app.prompt
+    def prompt(kind: str) -> str:
+        return kind
+
+    @app.resource("x:a")
+    def resource() -> str:
+        return "a"
+
+    @app.complete("prompt", "kind")
+    def kinds(value: str) -> list[str]:
+        return [value]
+
+    return app
+
+
+@requirement("middleware.order")
+async def test_the_first_registered_stands_outermost(revision: str, transport: str) -> None:
+    app = server()
+    steps: list[str] = []
+
+    def around(name: str) -> Any:
+        async def step(exchange: Any, proceed: Any) -> Any:
+            steps.append(f"{name} in")
+            try:
+                return await proceed(exchange)
+            finally:
+                steps.append(f"{name} out")
+
+        return step
+
+    outer = around("outer")
+    assert app.middleware(outer) is outer
+    app.middleware(around("inner"))
+    async with connect(app, transport, revision) as peer:
+        steps.clear()
+        assert text(await call(peer, "tool")) == "tool "
+        assert steps == ["outer in", "inner in", "inner out", "outer out"]
+        steps.clear()
+        await refused(call(peer, "none"))
+        assert steps == ["outer in", "inner in", "inner out", "outer out"]
+
+
+@requirement("middleware.short-circuit")
+async def test_middleware_may_answer_instead(revision: str, transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = server()
+    ran: list[str] = []
+
+    @app.tool
+    async def guarded(word: str) -> str:
+        ran.append(word)
+        return word
+
+    @app.middleware
+    async def guard(exchange: Any, proceed: Any) -> Any:
+        if exchange.params.get("name") != "guarded":
+            return await proceed(exchange)
+        match exchange.params["arguments"]["word"]:
+            case "answer":
+                return CallToolResult(content=[TextContent(text="instead")])
+            case "refuse":
+                raise InvalidParams("not you")
+            case "tool error":
+                raise ToolError("not now")
+            case "break":
+                raise RuntimeError("password is hunter2")
+            case "change":
+                exchange.params["arguments"]["word"] = "changed"
+        result = await proceed(exchange)
+        assert isinstance(result, CallToolResult)
+        return result
+
+    async with connect(app, transport, revision) as peer:
+        assert text(await call(peer, "guarded", word="answer")) == "instead"
+        assert (await refused(call(peer, "guarded", word="refuse"))).message == "not you"
+        assert (await refused(call(peer, "guarded", word="tool error"))).message == "not now"
+        with caplog.at_level(logging.CRITICAL, "dovetail"):
+            error = await refused(call(peer, "guarded", word="break"))
+        assert error.code == -32603
+        assert "hunter2" not in error.message
+        assert ran == []
+        assert text(await call(peer, "guarded", word="change")) == "changed"
+        assert text(await call(peer, "guarded", word="go on")) == "go on"
+
+
+@requirement("middleware.sees")
+async def test_middleware_sees_who_asks_for_what(revision: str, transport: str) -> None:
+    app = server()
+    seen: list[Any] = []
+
+    @app.middleware
+    async def look(exchange: Any, proceed: Any) -> Any:
+        seen.append(exchange)
+        return await proceed(exchange)
+
+    async with connect(app, transport, revision, capabilities={"roots": {}}) as peer:
+        params = {"name": "tool", "arguments": {"word": "w"}}
+        await peer.request("tools/call", params, id="the id", headers={"x-trace": "abc"}, progress_token="t")
+    (exchange,) = [one for one in seen if one.method == "tools/call"]
+    assert exchange.id == "the id"
+    assert exchange.params["name"] == "tool"
+    assert exchange.params["arguments"] == {"word": "w"}
+    assert exchange.meta["progressToken"] == "t"
+    assert exchange.caller.revision == revision
+    assert exchange.caller.stateless == (revision == MODERN)
+    assert exchange.caller.capabilities.roots is not None
+    assert exchange.caller.client.name == "driver"
+    assert exchange.caller.principal is None
+    if transport == "http":
+        assert exchange.headers[b"x-trace"] == b"abc"
+
+
+@requirement("middleware.everything")
+async def test_middleware_stands_around_every_method(revision: str, transport: str) -> None:
+    app = server()
+    seen: list[str] = []
+
+    @app.middleware
+    async def look(exchange: Any, proceed: Any) -> Any:
+        seen.append(exchange.method)
+        return await proceed(exchange)
+
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("tools/list", {}),
+        ("tools/call", {"name": "tool"}),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "x:a"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "prompt", "arguments": {"kind": "k"}}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "prompt"}, "argument": {"name": "kind", "value": ""}},
+        ),
+    ]
+    if revision == MODERN:
+        requests.append(("server/discover", {}))
+    async with connect(app, transport, revision) as peer:
+        seen.clear()
+        for method, params in requests:
+            await peer.request(method, params)
+        if revision == MODERN:
+            peer.start("subscriptions/listen", {"notifications": {}})
+            await peer.next_notice("notifications/subscriptions/acknowledged")
+            requests.append(("subscriptions/listen", {}))
+        assert seen == [method for method, _ in requests]

@@ -1,0 +1,172 @@
+"""The pair of addresses of the first revision: a stream to listen on, an address to post to."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from behaviour.manifest import requirement
+from behaviour.stage import Stage, call, text
+from dovetail import Context, Limits, Server
+from driver import connect, serving
+from rawhttp import PATIENCE
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+JSON = {"content-type": "application/json"}
+
+
+@requirement("sse.endpoint")
+async def test_the_first_event_names_the_address_to_post_to() -> None:
+    async with serving(Stage().app) as web:
+        seen: set[str] = set()
+        for path, address in (("/sse", "/messages?"), ("/mcp/sse", "/mcp/messages?")):
+            response = await web.open("GET", path, {"accept": "text/event-stream"})
+            assert response.status == 200
+            assert response.media_type == "text/event-stream"
+            assert response.headers["x-accel-buffering"] == "no"
+            async with asyncio.timeout(PATIENCE):
+                first = await anext(response.events())
+            assert first.name == "endpoint"
+            assert first.data is not None
+            assert first.data.startswith(address)
+            seen.add(first.data.partition("=")[2])
+            await response.close()
+        assert len(seen) == 2
+        assert all(len(id) >= 22 for id in seen)
+
+
+@requirement("sse.messages")
+async def test_everything_the_server_says_is_a_message_event(revision: str, transport: str) -> None:
+    stage = Stage()
+
+    @stage.app.tool
+    async def ask(ctx: Context) -> str:
+        await ctx.progress(1)
+        await ctx.log("error", "about to ask")
+        return (await ctx.roots())[0].uri
+
+    answer = {"roots/list": lambda _: {"roots": [{"uri": "file:///r"}]}}
+    async with connect(stage.app, transport, revision, capabilities={"roots": {}}, answer=answer) as peer:
+        assert text(await peer.request("tools/call", call("ask"), progress_token=1)) == "file:///r"
+        stage.app.changed("tools")
+        await peer.next_notice("notifications/tools/list_changed")
+        assert peer.listening is not None
+        assert {event.name for event in peer.listening.events_seen} == {"endpoint", "message"}
+        assert [method for method, _ in peer.questions] == ["roots/list"]
+
+
+@requirement("sse.post")
+async def test_a_post_is_accepted_and_answered_on_the_stream() -> None:
+    async with connect(Stage().app, "sse", "2024-11-05") as peer:
+        posted = await peer.collect(await peer.http("POST", peer.path, JSON, PING))
+        assert (posted.status, posted.messages) == (202, [])
+        assert (await peer.next_stray())["result"] == {}
+        camel = peer.path.replace("session_id", "sessionId")
+        assert (await peer.collect(await peer.http("POST", camel, JSON, PING))).status == 202
+        assert (await peer.next_stray())["result"] == {}
+
+
+@requirement("sse.refused")
+async def test_a_post_that_belongs_nowhere_is_refused() -> None:
+    async with connect(Stage(limits=Limits(body=2000)).app, "sse", "2024-11-05") as peer:
+
+        async def status(method: str, path: str, headers: Mapping[str, str] = JSON, body: bytes = PING) -> int:
+            response = await peer.http(method, path, headers, body)
+            await response.close()
+            return response.status
+
+        assert await status("POST", "/messages") == 404
+        assert await status("POST", "/messages?session_id=") == 404
+        assert await status("POST", peer.path + "x") == 404
+        assert await status("GET", peer.path) == 405
+        assert await status("POST", "/sse") == 405
+        assert await status("DELETE", "/sse") == 405
+        assert await status("POST", peer.path, {"content-type": "text/plain"}) == 415
+        assert await status("POST", peer.path, JSON, b" " * 2001) == 413
+        assert await status("POST", peer.path, JSON | {"host": "evil.example"}) == 421
+        assert await status("POST", peer.path, JSON | {"origin": "https://evil.example"}) == 403
+        assert await status("GET", "/sse", {"host": "evil.example"}) == 421
+        assert await peer.request("ping") == {}
+
+
+@requirement("sse.leaving")
+async def test_who_leaves_the_stream_leaves_the_session() -> None:
+    stage = Stage()
+    async with connect(stage.app, "sse", "2024-11-05") as peer:
+        peer.start("tools/call", call("wait", name="w"))
+        await stage.begun("w")
+        assert peer.listening is not None
+        peer.listening.abort()
+        assert await stage.ended("w") == "cancelled"
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                response = await peer.http("POST", peer.path, JSON, PING)
+                await response.close()
+                if response.status == 404:
+                    break
+
+
+@requirement("sse.principal")
+async def test_the_address_is_only_for_who_opened_the_stream() -> None:
+    async def by_token(headers: Mapping[bytes, bytes]) -> str | None:
+        return headers.get(b"authorization", b"").decode() or None
+
+    app = Server("x")
+
+    @app.tool
+    async def who(ctx: Context) -> str:
+        return str(ctx.principal)
+
+    options = {"authenticate": by_token}
+    async with connect(app, "sse", "2024-11-05", options=options, headers={"authorization": "ann"}) as peer:
+        assert text(await peer.request("tools/call", call("who"))) == "ann"
+        for other in ({}, {"authorization": "bob"}):
+            response = await peer.http("POST", peer.path, JSON | other, PING)
+            assert response.status == 404
+            await response.close()
+
+
+@requirement("sse.several")
+async def test_every_stream_is_a_conversation_of_its_own() -> None:
+    stage = Stage()
+    async with serving(stage.app) as web:
+        streams = []
+        for number in range(3):
+            response = await web.open("GET", "/sse", {"accept": "text/event-stream"})
+            events = response.events()
+            address = (await anext(events)).data
+            assert address is not None
+            streams.append((number, events, address))
+        for number, _, address in streams:
+            body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}).encode()
+            assert (await web.open("POST", address, JSON, body)).status == 202
+        for number, events, _ in streams:
+            async with asyncio.timeout(PATIENCE):
+                assert (await anext(events)).message == {"jsonrpc": "2.0", "id": number, "result": {}}
+
+
+@requirement("sse.cap")
+async def test_streams_are_counted_as_sessions() -> None:
+    async with serving(Stage(limits=Limits(sessions=2)).app) as web:
+        kept = [await web.open("GET", "/sse", {"accept": "text/event-stream"}) for _ in range(2)]
+        assert [one.status for one in kept] == [200, 200]
+        refused = await web.open("GET", "/sse", {"accept": "text/event-stream"})
+        assert refused.status == 503
+
+
+@requirement("sse.keep-alive")
+async def test_a_quiet_stream_carries_comments() -> None:
+    async with serving(Stage(limits=Limits(keep_alive=0.02)).app) as web:
+        response = await web.open("GET", "/sse", {"accept": "text/event-stream"})
+        async with asyncio.timeout(PATIENCE):
+            async for _ in response.events():
+                if sum(event.comment for event in response.events_seen) == 3:
+                    break
+
+
+@requirement("sse.optional")
+async def test_the_old_pair_can_be_left_out() -> None:
+    for options in ({"old_sse": False}, {"sessions": False}):
+        async with serving(Stage().app, **options) as web:
+            for method, path in (("GET", "/sse"), ("POST", "/messages"), ("GET", "/mcp/sse")):
+                response = await web.open(method, path, JSON)
+                assert response.status == 404, (options, path)

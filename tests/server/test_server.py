@@ -1,0 +1,876 @@
+"""Server: what registration accepts, how an exchange becomes a result, and that nothing an author does gets out."""
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+
+from dovetail import (
+    Busy,
+    CallToolResult,
+    Context,
+    InvalidParams,
+    Limits,
+    PeerError,
+    ProtocolError,
+    ResourceNotFound,
+    Server,
+    TextContent,
+    ToolError,
+)
+from dovetail.errors import InternalError, MethodNotFound, PromptNotFound, ToolNotFound
+from dovetail.protocol.exchange import Exchange
+from dovetail.server import server as framework
+from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.prompts import GetPromptResult
+from server.calling import LAST, NEWEST, PATIENCE, Client, failed, text
+
+TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running calls are looked at all the time."""
+    monkeypatch.setattr(framework, "_SWEEP", 0.005)
+
+
+class Pause:
+    """A tool that says when it began and waits to be let go."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended: str | None = None
+
+    async def __call__(self) -> str:
+        """Wait."""
+        self.began.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended = "cancelled"
+            raise
+        self.ended = "done"
+        return "done"
+
+
+def pausing(**options: Any) -> tuple[Server, Pause]:
+    app, pause = Server("pausing", **options), Pause()
+    app.add_tool(pause, name="pause")
+    return app, pause
+
+
+async def began(pause: Pause) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await pause.began.wait()
+
+
+# Registration
+
+
+def one_of(value: str) -> list[str]:
+    return [value]
+
+
+def test_every_spelling_registers_and_leaves_the_function_alone() -> None:
+    app = Server("any")
+
+    def one() -> int:
+        return 1
+
+    def zero() -> int:
+        return 0
+
+    assert app.tool()(zero) is zero
+    assert app.tool(one) is one
+    assert app.tool("two")(one) is one
+    assert app.tool(name="three", title="Three")(one) is one
+    assert app.prompt(one) is one
+    assert app.prompt(name="three")(one) is one
+    assert app.prompt("two")(one) is one
+    assert app.resource("a:b")(one) is one
+    assert app.complete("two", "x")(one_of) is one_of
+    assert one() == 1
+    assert list(app._tools) == ["zero", "one", "two", "three"]
+    assert list(app._prompts) == ["one", "three", "two"]
+    assert app._tools["three"].declaration.title == "Three"
+
+
+def test_a_name_is_given_once() -> None:
+    app = Server("any")
+    for add, args in (
+        (app.add_tool, ()),
+        (app.add_prompt, ()),
+        (app.add_resource, ("a:b",)),
+        (app.add_resource, ("a:{x}",)),
+    ):
+        function = (lambda x: x) if args == ("a:{x}",) else (lambda: 1)
+        add(function, *args, name="n")
+        with pytest.raises(ValueError, match="already registered"):
+            add(function, *args, name="n")
+
+
+def test_what_is_removed_may_come_again() -> None:
+    app = Server("any")
+    app.add_tool(lambda: 1, name="n")
+    app.remove_tool("n")
+    app.add_tool(lambda: 2, name="n")
+    app.add_prompt(lambda: "1", name="n")
+    app.remove_prompt("n")
+    for remove in (app.remove_prompt, app.remove_resource):
+        with pytest.raises(KeyError):
+            remove("n")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"revisions": []},
+        {"revisions": ["2099-01-01"]},
+        {"offers": ["toys"]},
+        {"extensions": {"no/good/key": {}}},
+        {"secrets": ["short"]},
+        {"page_size": 0},
+    ],
+)
+def test_a_server_that_makes_no_sense_is_not_made(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        Server("any", **options)
+
+
+@pytest.mark.parametrize("add", ["add_tool", "add_prompt"])
+def test_keys_of_meta_have_a_form(add: str) -> None:
+    with pytest.raises(ValueError, match="_meta key"):
+        getattr(Server("any"), add)(lambda: 1, name="n", meta={"-bad": 1})
+
+
+def test_only_lists_change() -> None:
+    with pytest.raises(ValueError, match="tools, resources, prompts"):
+        Server("any").changed("weather")
+
+
+def test_revisions_are_kept_in_order() -> None:
+    assert Server("any", revisions=[NEWEST, "2024-11-05"]).revisions == ("2024-11-05", NEWEST)
+
+
+# What is offered
+
+
+def test_capabilities_follow_what_is_registered() -> None:
+    app = Server("any", experimental={"x": {}}, extensions={"com.example/x": {}})
+    assert app.capabilities().tools is None
+    assert app.capabilities().prompts is None
+    assert app.capabilities().resources is None
+    assert app.capabilities().completions is None
+    assert (app.capabilities().experimental, app.capabilities().extensions) == ({"x": {}}, {"com.example/x": {}})
+    app.add_tool(lambda: 1, name="n")
+    app.add_resource(lambda x: x, "a:{x}")
+    app.add_prompt(lambda: "x", name="n")
+    offered = app.capabilities()
+    assert offered.tools is not None
+    assert offered.tools.list_changed
+    assert offered.resources is not None
+    assert offered.resources.subscribe
+    assert offered.prompts is not None
+    assert offered.completions is None
+    app.complete("a:{x}", "x")(lambda value: [])
+    assert app.capabilities().completions == {}
+    app.remove_tool("n")
+    assert app.capabilities().tools is None
+
+
+def test_choices_are_completions_for_free() -> None:
+    app = Server("any")
+
+    @app.prompt
+    def run(size: Literal["s", "l"]) -> str:
+        return size
+
+    assert app.capabilities().completions == {}
+
+
+@pytest.mark.parametrize("name", ["tools", "resources", "prompts"])
+async def test_what_is_always_offered_may_be_empty(name: str) -> None:
+    for method in [f"{name}/list"] if name != "resources" else ["resources/list", "resources/templates/list"]:
+        (items,) = (
+            value for value in (await Client(Server("any", offers=[name])).request(method)).values() if value == []
+        )
+        assert items == []
+        with pytest.raises(MethodNotFound):
+            await Client(Server("any")).request(method)
+
+
+async def test_discovery_tells_it_all() -> None:
+    app = Server("any", instructions="Ask.", offers=["tools"], revisions=["2024-11-05", NEWEST, "draft"])
+    found = await Client(app).request("server/discover")
+    assert found["supportedVersions"] == [NEWEST, "2024-11-05"]
+    assert found["instructions"] == "Ask."
+    assert found["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
+    assert (found["ttlMs"], found["cacheScope"]) == (0, "private")
+
+
+@pytest.mark.parametrize("revision", [NEWEST, LAST])
+async def test_lists_come_in_pages(revision: str) -> None:
+    app = Server("any", page_size=2)
+    for number in range(5):
+        app.add_tool(lambda: 1, name=f"t{number}")
+    client, cursor, pages = Client(app, revision), None, []
+    while True:
+        page = await client.request("tools/list", {} if cursor is None else {"cursor": cursor})
+        pages.append([tool["name"] for tool in page["tools"]])
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            break
+    assert pages == [["t0", "t1"], ["t2", "t3"], ["t4"]]
+
+
+async def test_a_list_is_told_as_it_is_now() -> None:
+    app = Server("any", offers=["tools"])
+    client = Client(app)
+    for expected in (["a"], ["a", "b"]):
+        app.add_tool(lambda: 1, name=expected[-1])
+        for _ in range(2):
+            assert [tool["name"] for tool in (await client.request("tools/list"))["tools"]] == expected
+
+
+# Calls
+
+
+def calculator() -> Server:
+    app = Server("calculator")
+
+    @app.tool
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @app.prompt
+    def ask(a: str) -> str:
+        return a
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "words"),
+    [
+        ({"name": "fly"}, ToolNotFound, "Unknown tool: fly"),
+        ({"name": "\x1b[31m" + "x" * 500}, ToolNotFound, "Unknown tool"),
+        ({}, InvalidParams, "name must be a string"),
+        ({"name": 5}, InvalidParams, "name must be a string"),
+        ({"name": ["add"]}, InvalidParams, "name must be a string"),
+        ({"name": "add", "arguments": [1]}, InvalidParams, "arguments must be an object"),
+        ({"name": "add", "arguments": "a=1"}, InvalidParams, "arguments must be an object"),
+    ],
+)
+async def test_a_call_that_names_no_tool(params: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        await Client(calculator()).request("tools/call", params)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("params", "kind"),
+    [
+        ({"name": "fly"}, PromptNotFound),
+        ({}, InvalidParams),
+        ({"name": 5}, InvalidParams),
+        ({"name": "ask", "arguments": [1]}, InvalidParams),
+    ],
+)
+async def test_a_request_that_names_no_prompt(params: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        await Client(calculator()).request("prompts/get", params)
+
+
+async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
+    client = Client(calculator())
+    assert text(await client.call("add", {"a": 1})) == "2"
+    for arguments in (None, {}, {"a": "one"}, {"a": 1, "c": 2}):
+        assert failed(await client.request("tools/call", {"name": "add", "arguments": arguments}))
+
+
+@pytest.mark.parametrize("method", ["tools/fly", "ping", "initialize", "", "notifications/initialized"])
+async def test_a_method_nobody_serves(method: str) -> None:
+    with pytest.raises(MethodNotFound):
+        await Client(calculator()).request(method)
+
+
+async def test_a_whole_result_is_taken_as_it_is() -> None:
+    app = Server("any")
+    app.add_tool(
+        lambda: CallToolResult(content=[TextContent(text="x")], structured_content=[1], meta={"a": 1}), name="tool"
+    )
+    app.add_prompt(lambda: GetPromptResult(messages=[], description="own"), name="prompt")
+    client = Client(app)
+    result = await client.call("tool")
+    assert (result["structuredContent"], result["_meta"]["a"]) == ([1], 1)
+    assert (await client.request("prompts/get", {"name": "prompt"}))["description"] == "own"
+    question = InputRequiredResult(result_type="input_required", request_state="s")
+    app.add_tool(lambda: question, name="question")
+    assert (await client.call("question"))["requestState"] == "s"
+
+
+# Containment
+
+
+class Odd(BaseException):
+    """Not an Exception."""
+
+
+FAULTS = {
+    "Exception": lambda: ValueError("secret"),
+    "BaseException": lambda: Odd("secret"),
+    "SystemExit": lambda: SystemExit("secret"),
+    "KeyboardInterrupt": lambda: KeyboardInterrupt("secret"),
+    "RecursionError": lambda: RecursionError("secret"),
+    "MemoryError": lambda: MemoryError("secret"),
+    "StopIteration": lambda: StopIteration("secret"),
+    "StopAsyncIteration": lambda: StopAsyncIteration("secret"),
+    "TimeoutError": lambda: TimeoutError("secret"),
+    "a cancellation of its own": lambda: asyncio.CancelledError("secret"),
+    "a group": lambda: ExceptionGroup("secret", [ValueError("secret")]),
+    "a text with control characters": lambda: ValueError("secret\x1b[31m\r\nforged line"),
+}
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "inline"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_whatever_a_tool_raises_is_masked_and_logged(
+    fault: Callable[[], BaseException], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plain() -> None:
+        raise fault()
+
+    async def waiting() -> None:
+        raise fault()
+
+    app = Server("faulty")
+    app.add_tool(waiting if kind == "async" else plain, name="run", inline=kind == "inline")
+    said = failed(await Client(app).call("run"))
+    assert said.startswith("tool run failed; the server's log has the details under ")
+    assert "secret" not in said
+    reference = said.rsplit(" ", 1)[1]
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("dovetail", logging.ERROR)
+    assert f"[{reference}]" in record.getMessage()
+    assert "\x1b" not in record.getMessage()
+    assert "\r" not in record.getMessage()
+    assert len(record.getMessage()) < 10_000
+
+
+async def test_in_debug_mode_the_fault_is_told() -> None:
+    app = Server("faulty", debug=True)
+    app.add_tool(lambda: 1 / 0, name="run")
+    assert "ZeroDivisionError: division by zero" in failed(await Client(app).call("run"))
+
+
+@pytest.mark.parametrize("exc", [ToolError("plain words"), PeerError(-5, "plain words")])
+async def test_words_meant_for_the_model_reach_it(exc: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def run() -> None:
+        raise exc
+
+    app = Server("faulty")
+    app.add_tool(run)
+    assert "plain words" in failed(await Client(app).call("run"))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("exc", [InvalidParams("no"), ResourceNotFound("a:b"), Busy("later")])
+async def test_a_protocol_error_of_the_authors_is_one(exc: ProtocolError) -> None:
+    def run() -> None:
+        raise exc
+
+    app = Server("faulty")
+    app.add_tool(run)
+    app.add_resource(run, "a:b")
+    app.add_prompt(run)
+    for method, params in (
+        ("tools/call", {"name": "run"}),
+        ("resources/read", {"uri": "a:b"}),
+        ("prompts/get", {"name": "run"}),
+    ):
+        with pytest.raises(type(exc)) as caught:
+            await Client(app).request(method, params)
+        assert caught.value is exc
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], BaseException]) -> None:
+    async def run() -> str:
+        raise fault()
+
+    app = Server("faulty")
+    app.add_resource(run, "a:b")
+    app.add_prompt(run)
+
+    @app.prompt
+    def other(x: str) -> str:
+        return x
+
+    @app.complete("other", "x")
+    async def values(value: str) -> list[str]:
+        raise fault()
+
+    completing = {"ref": {"type": "ref/prompt", "name": "other"}, "argument": {"name": "x", "value": ""}}
+    for method, params in (
+        ("resources/read", {"uri": "a:b"}),
+        ("prompts/get", {"name": "run"}),
+        ("completion/complete", completing),
+    ):
+        with pytest.raises(InternalError, match=f"{method} failed; the server's log") as caught:
+            await Client(app).request(method, params)
+        assert "secret" not in caught.value.message
+
+
+async def test_a_result_that_cannot_be_shaped_is_the_tools_fault() -> None:
+    app = Server("faulty")
+    app.add_tool(lambda: b"bytes", name="bytes")
+    app.add_tool(lambda: object(), name="object")
+    app.add_tool(lambda: float("nan"), name="nan")
+    for name in ("bytes", "object", "nan"):
+        assert f"tool {name} failed" in failed(await Client(app).call(name))
+
+
+async def test_a_server_goes_on_after_anything() -> None:
+    app = calculator()
+    app.add_tool(lambda: exit(), name="leave")
+    client = Client(app)
+    for _ in range(3):
+        failed(await client.call("leave"))
+        assert text(await client.call("add", {"a": 1})) == "2"
+    assert not app._running
+
+
+def test_a_call_whose_loop_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    app, pause = pausing()
+    loop = asyncio.new_event_loop()
+    task: Any = loop.create_task(app.handle(Client(app).exchange("tools/call", {"name": "pause"})))
+    loop.run_until_complete(began(pause))
+    task._log_destroy_pending = False
+    loop.close()
+    task.get_coro().close()
+    assert pause.ended is None
+    assert not caplog.records
+    assert not app._running
+
+
+async def test_an_author_who_raises_what_ends_generators_is_contained() -> None:
+    async def run() -> None:
+        raise GeneratorExit
+
+    app = Server("faulty")
+    app.add_tool(run)
+    assert "tool run failed" in failed(await Client(app).call("run"))
+
+
+# Cancellation and time
+
+
+async def test_a_cancelled_call_is_cancelled() -> None:
+    app, pause = pausing()
+    client = Client(app)
+    call = asyncio.create_task(client.call("pause"))
+    await began(pause)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert pause.ended == "cancelled"
+    assert not app._running
+
+
+@pytest.mark.usefixtures("brisk")
+@pytest.mark.parametrize("where", ["server", "tool"])
+async def test_a_call_has_a_time_limit(where: str) -> None:
+    app, pause = Server("slow", limits=Limits(run_time=0.02 if where == "server" else 60)), Pause()
+    app.add_tool(pause, name="pause", timeout=0.02 if where == "tool" else None)
+    client = Client(app)
+    assert failed(await client.call("pause")) == "The call took too long and was stopped"
+    assert pause.ended == "cancelled"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.usefixtures("brisk")
+async def test_other_requests_have_a_time_limit_too() -> None:
+    app, pause = Server("slow", limits=Limits(run_time=0.02)), Pause()
+    app.add_resource(pause, "a:b")
+    with pytest.raises(InternalError, match="took too long"):
+        await Client(app).request("resources/read", {"uri": "a:b"})
+
+
+@pytest.mark.usefixtures("brisk")
+async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
+    go = threading.Event()
+    app = Server("slow", limits=Limits(run_time=0.02))
+    app.add_tool(lambda: go.wait(PATIENCE), name="run")
+    assert failed(await Client(app).call("run")) == "The call took too long and was stopped"
+    go.set()
+
+
+async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework, "_SWEEP", 0.0)
+    app = calculator()
+    await Client(app).call("add", {"a": 1})
+    async with asyncio.timeout(PATIENCE):
+        while len(app._sweeping):  # noqa: ASYNC110 - a timer sets no event
+            await asyncio.sleep(0)
+    assert text(await Client(app).call("add", {"a": 1})) == "2"
+
+
+# Limits
+
+
+async def test_calls_have_a_limit() -> None:
+    app, pause = pausing(limits=Limits(calls=2))
+    client = Client(app)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(client.call("pause"))
+        await began(pause)
+        with pytest.raises(Busy, match="Too many calls") as caught:
+            await client.call("pause")
+        assert not caught.value.own
+        pause.go.set()
+    assert text(await client.call("pause")) == "done"
+
+
+async def test_a_caller_has_a_share_of_the_calls() -> None:
+    app, pause = pausing(limits=Limits(calls_per_principal=1))
+    alice, bob, nobody = Client(app, origin="alice"), Client(app, origin="bob"), Client(app)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(alice.call("pause"))
+        await began(pause)
+        with pytest.raises(Busy, match="your requests") as caught:
+            await alice.call("pause")
+        assert caught.value.own
+        for other in (bob, nobody, nobody):
+            group.create_task(other.call("pause"))
+        await asyncio.sleep(0)
+        pause.go.set()
+    assert text(await alice.call("pause")) == "done"
+    assert not app._calls
+
+
+async def test_a_uri_has_a_limit() -> None:
+    app = Server("any", limits=Limits(uri=10))
+    app.add_resource(lambda x: x, "a:{x}")
+    assert await Client(app).request("resources/read", {"uri": "a:" + "x" * 8})
+    with pytest.raises(InvalidParams, match="longer than 10"):
+        await Client(app).request("resources/read", {"uri": "a:" + "x" * 9})
+
+
+# Middleware
+
+
+async def test_middleware_stands_around_every_request_in_order() -> None:
+    app, seen = calculator(), []
+
+    def around(name: str) -> Any:
+        async def middle(exchange: Exchange, proceed: Callable[[Exchange], Awaitable[Any]]) -> Any:
+            seen.append((name, exchange.method))
+            try:
+                return await proceed(exchange)
+            finally:
+                seen.append((name, "end"))
+
+        return middle
+
+    outer = around("outer")
+    assert app.middleware(outer) is outer
+    app.middleware(around("inner"))
+    assert text(await Client(app).call("add", {"a": 1})) == "2"
+    assert seen == [("outer", "tools/call"), ("inner", "tools/call"), ("inner", "end"), ("outer", "end")]
+    seen.clear()
+    await Client(app).request("tools/list")
+    assert [name for name, _ in seen] == ["outer", "inner", "inner", "outer"]
+
+
+async def test_middleware_may_answer_change_or_refuse() -> None:
+    app = calculator()
+
+    @app.middleware
+    async def guard(exchange: Exchange, proceed: Callable[[Exchange], Awaitable[Any]]) -> Any:
+        match exchange.params.get("arguments"):
+            case {"a": 1}:
+                return CallToolResult(content=[TextContent(text="one")])
+            case {"a": 2}:
+                raise InvalidParams("not two")
+            case {"a": 3}:
+                exchange.params["arguments"]["b"] = 100
+            case {"a": 4}:
+                raise ToolError("not four")
+            case {"a": 5}:
+                raise ValueError("secret")
+        return await proceed(exchange)
+
+    client = Client(app)
+    assert text(await client.call("add", {"a": 1})) == "one"
+    with pytest.raises(InvalidParams, match="not two"):
+        await client.call("add", {"a": 2})
+    assert text(await client.call("add", {"a": 3})) == "103"
+    with pytest.raises(InvalidParams, match="not four"):
+        await client.call("add", {"a": 4})
+    with pytest.raises(InternalError, match="tools/call failed;") as caught:
+        await client.call("add", {"a": 5})
+    assert "secret" not in caught.value.message
+
+
+# Completion
+
+
+def completing() -> Server:
+    app = Server("completing")
+
+    @app.prompt
+    def trip(city: str, size: Literal["small", "large", "huge"] = "small", free: str = "") -> str:
+        return city
+
+    @app.resource("city://{name}/{part}")
+    def city(name: str, part: str) -> str:
+        return name
+
+    @app.complete("trip", "city")
+    def cities(value: str) -> list[str]:
+        return [one for one in ("Oslo", "Ostrava", "Rome") if one.startswith(value)]
+
+    @app.complete("city://{name}/{part}", "part")
+    async def parts(value: str, others: dict[str, str]) -> list[str]:
+        return [f"{others.get('name', '?')}-{value}"]
+
+    return app
+
+
+async def complete(ref: dict[str, Any], argument: str, value: str, **context: Any) -> Any:
+    params = {"ref": ref, "argument": {"name": argument, "value": value}} | ({"context": context} if context else {})
+    return (await Client(completing()).request("completion/complete", params))["completion"]
+
+
+PROMPT = {"type": "ref/prompt", "name": "trip"}
+TEMPLATE = {"type": "ref/resource", "uri": "city://{name}/{part}"}
+
+
+async def test_completions_come_from_functions_and_from_choices() -> None:
+    assert await complete(PROMPT, "city", "Os") == {"values": ["Oslo", "Ostrava"], "total": 2, "hasMore": False}
+    assert (await complete(PROMPT, "size", "la"))["values"] == ["large"]
+    assert (await complete(PROMPT, "size", "g"))["values"] == ["large", "huge"]
+    assert (await complete(PROMPT, "free", "x"))["values"] == []
+    assert (await complete(TEMPLATE, "part", "x", arguments={"name": "oslo"}))["values"] == ["oslo-x"]
+    assert (await complete(TEMPLATE, "part", "x"))["values"] == ["?-x"]
+    assert (await complete(TEMPLATE, "name", "x"))["values"] == []
+
+
+@pytest.mark.parametrize(
+    ("ref", "argument"),
+    [
+        ({"type": "ref/prompt", "name": "none"}, "city"),
+        ({"type": "ref/resource", "uri": "a:b"}, "x"),
+        ({"type": "ref/other", "name": "trip"}, "city"),
+        ({"type": "ref/prompt"}, "city"),
+        (PROMPT, "nothing"),
+    ],
+)
+async def test_completions_for_nothing_are_refused(ref: dict[str, Any], argument: str) -> None:
+    with pytest.raises(InvalidParams):
+        await complete(ref, argument, "")
+
+
+async def test_a_server_that_completes_nothing_has_no_such_method() -> None:
+    with pytest.raises(MethodNotFound):
+        await Client(calculator()).request("completion/complete", {})
+
+
+# Listening
+
+
+async def listening(client: Client, **filter: Any) -> asyncio.Task[Any]:
+    """A subscription that has been acknowledged."""
+    task = asyncio.create_task(client.run(client.exchange("subscriptions/listen", {"notifications": filter}, id="s")))
+    async with asyncio.timeout(PATIENCE):
+        while not client.said and not task.done():  # noqa: ASYNC110 - a list sets no event
+            await asyncio.sleep(0)
+    return task
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_listener_hears_what_it_asked_for_until_the_server_stops() -> None:
+    app = calculator()
+    app.add_resource(lambda: "x", "a:b")
+    client = Client(app)
+    task = await listening(client, toolsListChanged=True, resourceSubscriptions=["a:b"])
+    app.changed("tools", "prompts")
+    app.updated("a:c")
+    app.updated("a:b")
+    await settled()
+    await app.stop()
+    result = await task
+    meta = {SUBSCRIPTION: "s"}
+    assert [one["method"] for one in client.said] == [
+        "notifications/subscriptions/acknowledged",
+        TOOLS,
+        UPDATED,
+    ]
+    assert client.said[0]["params"] == {
+        "_meta": meta,
+        "notifications": {"toolsListChanged": True, "resourceSubscriptions": ["a:b"]},
+    }
+    assert [one["params"] for one in client.said[1:]] == [{"_meta": meta}, {"_meta": meta, "uri": "a:b"}]
+    assert result["_meta"][SUBSCRIPTION] == "s"
+    assert not app._mailboxes
+    assert len(app.changes) == 0
+
+
+async def test_only_what_is_offered_is_acknowledged() -> None:
+    app = calculator()
+    client = Client(app)
+    task = await listening(
+        client,
+        toolsListChanged=True,
+        resourcesListChanged=True,
+        resourceSubscriptions=["a:b"],
+        promptsListChanged=False,
+    )
+    assert client.said[0]["params"]["notifications"] == {"toolsListChanged": True}
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not app._mailboxes
+    assert len(app.changes) == 0
+
+
+async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:
+    with pytest.raises(MethodNotFound):
+        await Client(Server("any")).request("subscriptions/listen", {"notifications": {}})
+    with pytest.raises(InvalidParams):
+        await Client(calculator()).request("subscriptions/listen", {"notifications": 5})
+
+
+async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:
+    app = Server("any", offers=["tools"], limits=Limits(calls=1, listens=1))
+    client = Client(app, origin="alice")
+    task = await listening(client, toolsListChanged=True)
+    assert await client.request("tools/list")
+    with pytest.raises(Busy) as caught:
+        await Client(app, origin="alice").request("subscriptions/listen", {"notifications": {}})
+    assert caught.value.own
+    other = await listening(Client(app, origin="bob"), toolsListChanged=True)
+    await app.stop()
+    await asyncio.gather(task, other)
+    assert not app._listens
+
+
+# Life
+
+
+async def test_a_lifespan_is_entered_once_and_left_in_its_own_task() -> None:
+    steps: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        steps.append(asyncio.current_task())
+        yield "database"
+        steps.append(asyncio.current_task())
+
+    app = Server("alive", lifespan=lifespan)
+
+    @app.tool
+    async def run(ctx: Context) -> str:
+        return ctx.lifespan
+
+    client = Client(app)
+    results = await asyncio.gather(*(client.call("run") for _ in range(3)))
+    assert [text(one) for one in results] == ["database"] * 3
+    assert len(steps) == 1
+    await app.stop()
+    assert len(steps) == 2
+    assert steps[0] is steps[1]
+    assert text(await client.call("run")) == "database"
+    await app.stop()
+    assert len(steps) == 4
+
+
+async def test_a_lifespan_that_fails_refuses_every_call_and_tells_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        raise ValueError("secret")
+        yield
+
+    app = Server("ill", lifespan=lifespan)
+    app.add_tool(lambda: 1, name="run")
+    for _ in range(2):
+        with pytest.raises(InternalError, match="could not start") as caught:
+            await Client(app).call("run")
+        assert "secret" not in caught.value.message
+    assert "secret" in caplog.text
+    await app.stop()
+
+
+async def test_a_lifespan_that_fails_at_its_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        raise ValueError("too late")
+
+    app = Server("ill", lifespan=lifespan)
+    await app.start()
+    await app.stop()
+    assert "too late" in caplog.text
+
+
+async def test_stopping_waits_for_what_runs_and_takes_nothing_new() -> None:
+    app, pause = pausing()
+    client = Client(app)
+    call = asyncio.create_task(client.call("pause"))
+    await began(pause)
+    stopping = asyncio.create_task(app.stop())
+    await settled()
+    assert not stopping.done()
+    with pytest.raises(Busy, match="shutting down"):
+        await client.call("pause")
+    pause.go.set()
+    await stopping
+    assert text(await call) == "done"
+    assert text(await client.call("pause")) == "done"
+
+
+async def test_what_does_not_end_in_time_is_stopped_and_told_so() -> None:
+    app, pause = pausing(limits=Limits(drain=0.01))
+    client = Client(app)
+    call = asyncio.create_task(client.call("pause"))
+    await began(pause)
+    await app.stop()
+    assert pause.ended == "cancelled"
+    assert "shutting down" in failed(await call)
+
+
+async def test_a_server_stopped_from_within_a_call_does_not_wait_for_itself() -> None:
+    app = Server("suicidal")
+
+    @app.tool
+    async def run() -> str:
+        await app.stop()
+        return "stopped"
+
+    assert await Client(app).call("run")
+
+
+async def test_nothing_of_a_call_is_kept() -> None:
+    app = calculator()
+    client = Client(app, origin="alice")
+    for _ in range(50):
+        await client.call("add", {"a": 1})
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Exchange) and one.caller is client.caller]
