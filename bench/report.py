@@ -38,12 +38,6 @@ class Verdict(NamedTuple):
         return f"at most {self.most:g}" if self.most is not None else f"at least {self.least:g}"
 
 
-def say(text: str) -> None:
-    """How far it is, for whoever watches; never among the results."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
 def write(
     results: dict[str, Any], figures: dict[str, Any], verdicts: list[Verdict], plan: dict[str, Any], *, publish: bool
 ) -> None:
@@ -69,9 +63,8 @@ def write(
     for name in names:
         (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         (RESULTS / f"{name}.svg").write_text(picture(results), encoding="utf-8")
-    out.write(
-        f"\nwritten: {', '.join(str((RESULTS / name).relative_to(HERE.parent)) for name in names)} (.json, .svg)\n"
-    )
+    written = [str((RESULTS / name).relative_to(HERE.parent)) for name in names]
+    out.write(f"\nwritten: {', '.join(written)} (.json, .svg)\n")
 
 
 def _table(cast: dict[str, dict[str, Any]]) -> str:

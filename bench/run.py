@@ -34,6 +34,13 @@ class Plan(NamedTuple):
     rounds: int
     seconds: float
     warm: float
+    quick: bool
+
+    def tell(self, text: str) -> None:
+        """How far it is, for whoever watches a long run; never among the results."""
+        if not self.quick:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
 
 class Troupe:
@@ -91,7 +98,7 @@ def measure(block: list[Scene], plan: Plan) -> Results:
                         play(Bounds(MOST_CALLS, plan.warm))
                     else:
                         samples[scene.name].setdefault(name, []).append(_sample(server, play, plan.seconds))
-            report.say(f"  round {turn} of {plan.rounds}\n" if turn else "  warm\n")
+            plan.tell(f"  round {turn} of {plan.rounds}" if turn else "  warm")
     finally:
         troupe.leave()
     return {scene: {name: _figures(found) for name, found in cast.items()} for scene, cast in samples.items()}
@@ -122,12 +129,10 @@ def _sample(server: Running, play: Callable[[Bounds], Tally], seconds: float) ->
 
 
 def _figures(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    middle = {
-        key: None if samples[0][key] is None else median([one[key] for one in samples])
-        for key in samples[0]
-        if key != "calls"
-    }
-    return middle | {"samples": samples}
+    """The median of each figure, and all of the two that tell how far to trust it."""
+    middle = {key: None if samples[0][key] is None else median([one[key] for one in samples]) for key in samples[0]}
+    kept = {key: [round(one[key], 3) for one in samples] for key in ("cpu_us", "foreign")}
+    return middle | {"samples": kept}
 
 
 def ratio(limit: Limit, results: Results) -> float | None:
@@ -169,20 +174,20 @@ def _still_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
         yield "rss-100k-calls", ours["after_calls"] / ours["before_calls"]
 
 
-def measure_all(blocks: list[str], plan: Plan, *, quick: bool) -> tuple[Results, dict[str, Any]]:
+def measure_all(blocks: list[str], plan: Plan) -> tuple[Results, dict[str, Any]]:
     """Everything that is asked for: figures of calls, and those of servers at rest."""
     results: Results = {}
     figures: dict[str, Any] = {}
     for name in blocks:
-        report.say(f"{name}\n")
-        who = (OURS, "floor-inline") if quick else plan.who
+        plan.tell(name)
+        who = (OURS, "floor-inline") if plan.quick else plan.who
         if name == "cold":
             figures["import"] = still.imports(who, plan.rounds * 3)
             figures["spawn"] = still.spawn(who, plan.rounds * 2)
         elif name == "memory":
-            figures["memory"] = still.memory(who, 10 if quick else 30)
+            figures["memory"] = still.memory(who, 10 if plan.quick else 30)
         else:
-            scenes = _for_limits(BLOCKS[name]) if quick else BLOCKS[name]
+            scenes = _for_limits(BLOCKS[name]) if plan.quick else BLOCKS[name]
             results |= measure(scenes, plan)
     return results, figures
 
@@ -216,16 +221,16 @@ def main() -> int:
     who = tuple(given.who.split(",")) if given.who else everyone
     blocks = given.blocks or [*(QUICK if given.quick else BLOCKS), *STILL]
     if given.quick:
-        plan = Plan(who, given.rounds or 3, given.seconds or 0.2, 0.1)
+        plan = Plan(who, given.rounds or 3, given.seconds or 0.2, 0.1, quick=True)
     else:
-        plan = Plan(who, given.rounds or 5, given.seconds or 0.7, 1.0)
-    results, figures = measure_all(blocks, plan, quick=given.quick)
+        plan = Plan(who, given.rounds or 5, given.seconds or 0.7, 1.0, quick=False)
+    results, figures = measure_all(blocks, plan)
     found = list(verdicts(results, figures))
     if given.quick:
         for one in found:
             sys.stdout.write(f"{one.name} {one.ratio:.2f} {one.most:g}\n")
         return int(any(one.most is not None and one.ratio > one.most * SLACK for one in found))
-    report.write(results, figures, found, plan._asdict(), publish=given.publish)
+    report.write(results, figures, found, {"rounds": plan.rounds, "seconds": plan.seconds}, publish=given.publish)
     return 0
 
 

@@ -76,7 +76,7 @@ def _spawn_once(name: str) -> tuple[float, float]:
 
 def _middle(samples: list[tuple[float, float]]) -> dict[str, Any]:
     cpu, wall = zip(*samples, strict=True)
-    return {"cpu_ms": median(cpu), "wall_ms": median(wall), "samples": samples}
+    return {"cpu_ms": median(cpu), "wall_ms": median(wall)}
 
 
 def memory(who: tuple[str, ...], seconds: float) -> Figures:

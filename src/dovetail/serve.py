@@ -99,6 +99,7 @@ async def _serve_stdio(server: Server, dog: Watchdog, source: int, sink: int) ->
     lines = await open_lines(server, source, sink)
 
     with _Signals(lambda: dog.end_within(_SIGNAL_GRACE, 0), lines.end):
+        lines.done.add_done_callback(lambda _: dog.end_within(_SIGNAL_GRACE, 0))
         await serve_connection(lines, _EOF_GRACE)
         # The client is gone: from here on nothing may hold the process up, not even closing the loop.
         dog.end_within(_LEAVE_GRACE, 0)

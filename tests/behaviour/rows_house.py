@@ -110,6 +110,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "context.tells",
+        "house",
+        "The context tells a function who calls, in which revision, with which _meta, unknown keys included, and with "
+        "which headers and principal where there are any.",
+        transports=BOTH,
+    ),
+    Requirement(
         "lifespan.once",
         "house",
         "The lifespan is entered once, before the first request is served, and left at the end; its value reaches "

@@ -723,6 +723,47 @@ DIALECT = (
     ),
 )
 
+PROCESS = (
+    Requirement(
+        "stdio.stdout",
+        "stdio#receiving-messages",
+        "Nothing but messages is written to standard output, whatever tools, libraries and child processes print.",
+        BOTH,
+        ("stdio",),
+    ),
+    Requirement(
+        "stdio.stdin", "house", "Nobody can read messages away: standard input is empty for tools.", BOTH, ("stdio",)
+    ),
+    Requirement(
+        "stdio.ends",
+        "stdio#shutdown",
+        "A process ends promptly and well at the end of its input and on signals, whatever is at work or blocked.",
+        (MODERN,),
+        ("stdio",),
+    ),
+    Requirement("stdio.flush", "house", "Calls that finish in time are answered before the end.", BOTH, ("stdio",)),
+    Requirement("stdio.file", "house", "Messages may come from a file and go to one.", BOTH, ("stdio",)),
+    Requirement(
+        "stdio.eras",
+        "versioning#compatibility-matrix",
+        "One process serves both eras.",
+        HANDSHAKE,
+        ("stdio",),
+    ),
+    Requirement("stdio.hooks", "house", "Signals, streams and logging are left as they were.", (MODERN,), ("stdio",)),
+    Requirement(
+        "socket.serves",
+        "transports#custom-transports",
+        "The framing works over Unix and TCP sockets, for many clients at once.",
+        BOTH,
+        ("unix", "tcp"),
+    ),
+    Requirement(
+        "socket.half-close", "house", "When a client has said its last word the connection ends.", BOTH, ("unix", "tcp")
+    ),
+    Requirement("socket.run", "house", "A process serves a socket until a signal comes.", (MODERN,), ("unix", "tcp")),
+)
+
 ROWS: tuple[Requirement, ...] = (
     *MESSAGES,
     *LIFECYCLE,
@@ -734,4 +775,5 @@ ROWS: tuple[Requirement, ...] = (
     *BATCHES,
     *CANCELLATION,
     *DIALECT,
+    *PROCESS,
 )

@@ -96,6 +96,7 @@ class Wide:
     color: Color
     colors: list[Color]
     tags: Annotated[list[Literal["a", "b"]], Meta(min_length=1)]
+    note: str | None
     score: float = 9.5
     agreed: bool = True
     size: Literal["S", "M"] = "M"
@@ -116,6 +117,7 @@ WIDE = {
             "items": {"anyOf": [{"const": "r", "title": "Red"}, {"const": "db", "title": "Dark blue"}]},
         },
         "tags": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": ["a", "b"]}},
+        "note": {"type": "string"},
         "score": {"type": "number", "default": 9.5},
         "agreed": {"type": "boolean", "default": True},
         "size": {"type": "string", "enum": ["S", "M"], "default": "M"},
@@ -156,6 +158,7 @@ async def test_a_form_holds_every_kind_of_field(revision: str, transport: str) -
             Color.DARK_BLUE,
             [Color.RED, Color.DARK_BLUE],
             ["b"],
+            None,
             9.5,
             True,
             "S",

@@ -112,6 +112,8 @@ BAD: list[tuple[dict[str, Any], dict[str, str | None]]] = [
     ({"region": "us-west1"}, {"region": "=?BASE64?dXMtd2VzdDE=?="}),
     ({"region": "us-west1"}, {"region": "=?base64?dXMtd2VzdDE?="}),
     ({"region": "us-west1"}, {"region": "=?base64?not base64!?="}),
+    ({"region": "us-west1"}, {"region": "=?base64?dXMtd2VzdDF=?="}),
+    ({"region": "us-west1"}, {"region": "=?base64?dXMt d2VzdDE=?="}),
     ({"region": "us-west1"}, {"region": "=?base64?/w==?="}),
     ({"region": "=?base64?literal?="}, {"region": "=?base64?literal?="}),
     ({"region": "h\u00e9"}, {"region": "h\u00e9"}),

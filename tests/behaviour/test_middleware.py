@@ -7,7 +7,7 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.reading import call, refused, text
-from dovetail import CallToolResult, InvalidParams, Server, TextContent, ToolError
+from dovetail import CallToolResult, Context, InvalidParams, Server, TextContent, ToolError
 from driver import MODERN, connect
 
 
@@ -163,3 +163,38 @@ async def test_middleware_stands_around_every_method(revision: str, transport: s
             await peer.next_notice("notifications/subscriptions/acknowledged")
             requests.append(("subscriptions/listen", {}))
         assert seen == [method for method, _ in requests]
+
+
+@requirement("context.tells")
+async def test_the_context_tells_about_the_call(revision: str, transport: str) -> None:
+    app = server()
+    seen: list[Context] = []
+
+    @app.tool
+    async def look(ctx: Context) -> str:
+        seen.append(ctx)
+        return "looked"
+
+    async def authenticate(headers: Any) -> str | None:
+        return headers.get(b"authorization", b"").decode() or None
+
+    capabilities = {"roots": {}, "experimental": {"x": {}}, "extensions": {"com.example/unknown": {"a": 1}}}
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    options = {"authenticate": authenticate} if transport == "http" else None
+    async with connect(
+        app, transport, revision, capabilities=capabilities, options=options, headers={"authorization": "ada"}
+    ) as peer:
+        meta = {"traceparent": trace, "com.example/own": [1]}
+        await peer.request("tools/call", {"name": "look"}, id="the id", meta=meta)
+    (ctx,) = seen
+    assert ctx.request_id == "the id"
+    assert ctx.revision == revision
+    assert ctx.client is not None
+    assert (ctx.client.name, ctx.client.version) == ("driver", "1")
+    assert ctx.capabilities.roots is not None
+    assert ctx.capabilities.sampling is None
+    assert ctx.capabilities.extensions == {"com.example/unknown": {"a": 1}}
+    assert ctx.meta["traceparent"] == trace
+    assert ctx.meta["com.example/own"] == [1]
+    assert ctx.principal == ("ada" if transport == "http" else None)
+    assert ctx.headers.get(b"authorization") == (b"ada" if transport == "http" else None)

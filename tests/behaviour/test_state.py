@@ -29,6 +29,14 @@ def server(**options: Any) -> Server:
     async def pay_all(amount: int, to: dict[str, int], ctx: Context) -> str:
         return f"all {await ctx.elicit('Sure?', str, key='sure')}"
 
+    @app.tool("same")
+    async def same_tool(word: str, ctx: Context) -> str:
+        return await ctx.elicit("Sure?", str, key="sure")
+
+    @app.prompt("same")
+    async def same_prompt(word: str, ctx: Context) -> str:
+        return await ctx.elicit("Sure?", str, key="sure")
+
     @app.prompt("pay")
     async def prompt(ctx: Context) -> str:
         return await ctx.elicit("Sure?", str, key="sure")
@@ -103,6 +111,12 @@ async def test_a_state_is_good_for_one_request_only(revision: str, transport: st
         ):
             error = await refused(peer.request(method, params | given))
             assert (error.code, error.message) == (made_up.code, made_up.message), params
+        same: dict[str, Any] = {"name": "same", "arguments": {"word": "w"}}
+        first = await peer.request("tools/call", same)
+        other = await refused(
+            peer.request("prompts/get", same | {"requestState": first["requestState"], "inputResponses": YES})
+        )
+        assert (other.code, other.message) == (made_up.code, made_up.message)
         reordered = {"amount": 5, "to": {"b": 2, "a": 1}}
         again = CALL | given | {"arguments": dict(reversed(reordered.items()))}
         result = await peer.request("tools/call", again, progress_token="t", log_level="debug", id="another id")

@@ -47,6 +47,13 @@ def within(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -
     return value
 
 
+def figure(name: str, value: float, unit: str) -> None:
+    """Note a measured figure, for the table in docs/reliability.md, where RELIABILITY_FIGURES names a file."""
+    if place := os.environ.get("RELIABILITY_FIGURES"):
+        with Path(place).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, round(value, 3), unit]) + "\n")
+
+
 # The process
 
 
@@ -123,12 +130,17 @@ def target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Ta
     finally:
         process.kill()
         process.wait()
-        for connection in _opened.pop(started.port, ()):
-            connection.close()
+        hang_up(started)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+def hang_up(target: Target) -> None:
+    """Close every connection that tests have opened to a target."""
+    for connection in _opened.pop(target.port, ()):
+        connection.close()
 
 
 def _environment() -> dict[str, str]:

@@ -69,7 +69,12 @@ class Stand:
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
+
+        def stop() -> None:
+            if listener in self.listeners:
+                self.listeners.remove(listener)
+
+        return stop
 
     def publish(self, method: str, uri: str | None = None) -> None:
         for listener in tuple(self.listeners):
@@ -216,6 +221,8 @@ class Visit:
     @property
     def messages(self) -> list[Any]:
         """What came so far, from a stream or as one document."""
+        if not self.sent:
+            return []
         if self.streaming:
             return [json.loads(event.data) for event in self.events if event.data]
         return [json.loads(self.body)] if self.body else []

@@ -42,6 +42,7 @@ class Exchange(Struct, eq=False):
     meta: dict[str, Any]
     caller: Caller
     headers: Mapping[bytes, bytes] | None = None  # where the transport has any
+    size: int = 0  # bytes of the message that brought it
     origin: str | None = None  # whose share of the limits it uses, where callers can be told apart
     emit: Emit | None = None
     ask: Ask | None = None

@@ -26,6 +26,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     calls: int = 2000  # in flight in the process: 503
     calls_per_connection: int = 256  # in flight on one duplex connection or session: 429
     calls_per_principal: int = 256  # in flight for one principal or remote address over HTTP: 429
+    calls_bytes: int = 64 * MiB  # of large messages being worked on, all together: 503 for one more
     threads: int = 64  # synchronous functions at work
     waiting: int = 256  # synchronous functions that wait for a thread
     waiting_time: float = 5.0

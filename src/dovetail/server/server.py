@@ -56,6 +56,7 @@ Call = Callable[[Exchange], Awaitable[Any]]
 Middleware = Callable[[Exchange, Call], Awaitable[Any]]
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
+_LARGE: Final = 64 * 1024  # bytes of a message worth counting
 
 
 class Server(Offers):
@@ -124,7 +125,10 @@ class Server(Offers):
         return self.implementation.name
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`."""
+        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+
+        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
+        """
         self._middleware.append(function)
         self._chains = {method: self._around(work) for method, work in self._work.items()}
         return function
@@ -177,7 +181,7 @@ class Server(Offers):
         if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
             return await self._count(self._listens, self.limits.listens, exchange, work)
         running = self._running
-        if len(running) >= self.limits.calls:
+        if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
             raise Busy("Too many calls are at work")
         exchange.task = asyncio.current_task()
         exchange.deadline = self._deadline(self.limits.run_time)
@@ -195,6 +199,11 @@ class Server(Offers):
         finally:
             running.discard(exchange)
             exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
+
+    def _crowded(self, exchange: Exchange) -> bool:
+        """Whether one more large message would be too much; small ones are never held up by large ones."""
+        large = sum(one.size for one in self._running if one.size > _LARGE)
+        return large > 0 and large + exchange.size > self.limits.calls_bytes
 
     async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
         """Do the work within its origin's share; where callers cannot be told apart there is none."""

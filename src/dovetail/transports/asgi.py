@@ -133,6 +133,7 @@ class Endpoint:
             await send_json(request.send, 400, jsonrpc.refusal(None, exc), request.cors)
             return
         request.size = len(body)
+        del body  # a large one is not kept while it is worked on
         if self._modern.serves and (
             request.headers.get(modern.VERSION_HEADER) in _STATELESS
             or (type(message) is dict and modern.speaks(message))
@@ -159,6 +160,7 @@ class Endpoint:
             return
         exchange.emit = reply.emit
         exchange.origin = request.principal or request.address
+        exchange.size = request.size
         watch = _Watch(exchange, request.receive)
         try:
             last = reply.finish(

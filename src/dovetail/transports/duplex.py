@@ -59,13 +59,15 @@ class Duplex:
 
     def receive(self, data: bytes) -> None:
         """Take one message, as bytes."""
+        if self._deaf:
+            return
         try:
             message = decode(data)
         except ParseError as exc:
             self._write(jsonrpc.refusal(None, exc))
             return
         if type(message) is list:
-            self._batch(message)
+            self._batch(message, len(data))
         else:
             self._take(message, self._write, len(data))
 
@@ -92,6 +94,7 @@ class Duplex:
             exchange.end("gone")
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
+        self._running.clear()  # those stopped before they had begun are still there
 
     # One message
 
@@ -125,6 +128,7 @@ class Duplex:
                 if exchange.method == "shutdown" and self._on_shutdown is not None:
                     self._on_shutdown()
                 return False
+        exchange.size = size
         if size > self._limits.meta:
             check_meta(exchange, self._limits.meta)
         self._begin(exchange, reply)
@@ -150,6 +154,7 @@ class Duplex:
 
     async def _serve(self, exchange: Exchange, reply: Write) -> None:
         answer = await self._answer(exchange)
+        exchange.emit = None
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
             return  # cancelled meanwhile: whoever did it has settled it
@@ -234,8 +239,8 @@ class Duplex:
             raise Disconnected("The client closed the connection")
         waiting: asyncio.Future[Any] = self._loop.create_future()
         id, data = self._peer.ask(waiting, method, params)
-        await self._emit(data)
         try:
+            await self._emit(data)
             return await waiting
         finally:
             if self._peer.forget(id) and not self._closed:
@@ -254,7 +259,7 @@ class Duplex:
 
     # Batches
 
-    def _batch(self, messages: list[Any]) -> None:
+    def _batch(self, messages: list[Any], size: int) -> None:
         """Several messages at once. spec: handshake/basic#batching"""
         if self._session is None or not self._session.batches or not messages:
             self._write(self._refusal(None, InvalidRequest("Invalid request: batches are not part of this revision")))
@@ -265,7 +270,7 @@ class Duplex:
         batch = _Batch(self._write)
         for message in messages:
             batch.open += 1
-            if not self._take(message, batch, 0):
+            if not self._take(message, batch, size):
                 batch.settle()
         batch.settle()
 

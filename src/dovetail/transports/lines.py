@@ -32,12 +32,12 @@ class Framer:
                 self._skipping = False
             elif self._size + len(piece) > self.limit:
                 self._drop(lines)
-            elif self._held:
-                self._held.append(piece)
-                lines.append(b"".join(self._held))
-                self._drop(None)
-            elif piece and piece != b"\r":
-                lines.append(piece)
+            else:
+                if self._held:
+                    piece = b"".join((*self._held, piece))
+                    self._drop(None)
+                if piece and piece != b"\r":
+                    lines.append(piece)
         if rest and not self._skipping:
             self._held.append(rest)
             self._size += len(rest)
@@ -57,6 +57,7 @@ class Channel(Protocol):
     """The writing half of an asyncio transport."""
 
     def write(self, data: bytes) -> None: ...
+    def is_closing(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -138,7 +139,8 @@ class Lines(asyncio.Protocol):
         if self._out and self._writer is not None:
             data = b"\n".join(self._out) + b"\n"
             self._out.clear()
-            self._writer.write(data)
+            if not self._writer.is_closing():
+                self._writer.write(data)
 
     async def _drain(self) -> None:
         if not self._writable.is_set():

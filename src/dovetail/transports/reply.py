@@ -100,6 +100,9 @@ class Reply:
             await send_json(self._send, status, data, headers)
 
     async def _finish_large(self, spool: Spool, status: int, headers: Headers) -> None:
+        if self.ended:
+            spool.close()
+            return
         self.ended = True
         await self._send(_json_start(status, spool.size, headers))
         await send_spool(self._send, spool, more=False)

@@ -19,7 +19,7 @@ from dovetail.transports.streams import Shelf, Stream
 class SessionReply(Reply):
     """A reply whose events can be fetched again, and whose connection can be let go before it is complete."""
 
-    __slots__ = ("_session", "_shelf", "_stream")
+    __slots__ = ("_left", "_session", "_shelf", "_stream")
 
     def __init__(
         self, send: Send, mode: Responses, headers: Headers, session: Session, limits: Limits, shelf: Shelf
@@ -28,6 +28,7 @@ class SessionReply(Reply):
         self._shelf = shelf
         self._session = session
         self._stream: Stream | None = None
+        self._left = False
 
     def serves(self, exchange: Exchange, stateful: bool) -> None:
         """Give an exchange its two facts."""
@@ -47,33 +48,36 @@ class SessionReply(Reply):
 
     async def emit(self, data: bytes) -> None:
         """Say something before the result, wherever the client now reads."""
-        if self._stream is not None and self._stream.reader is not self:
-            self._stream.append(data)
-        else:
+        if self._stream is None or self._stream.reader is self:
             await super().emit(data)
+        elif not self.ended:
+            self._stream.append(data)
 
     def finish(self, data: bytes, status: int = 200, headers: Headers | None = None) -> Awaitable[None]:
         """Give the result, wherever the client now reads."""
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
-            self.abandon()
-            return self._and_end(None)
+            return self._and_end(self._hang_up())
         return self._and_end(super().finish(data, status, headers))
-
-    async def _and_end(self, last: Awaitable[None] | None) -> None:
-        if last is not None:
-            await last
-        if self._stream is not None:
-            self._end_stream(self._stream)
 
     async def end(self) -> None:
         """End without a result."""
-        if self._stream is not None and self._stream.reader is not self:
-            self.abandon()
-        else:
-            await super().end()
-        if self._stream is not None:
-            self._end_stream(self._stream)
+        read_here = self._stream is None or self._stream.reader is self
+        await self._and_end(super().end() if read_here else self._hang_up())
+
+    async def _and_end(self, last: Awaitable[None]) -> None:
+        try:
+            await last
+        finally:
+            if self._stream is not None:
+                self._end_stream(self._stream)
+
+    async def _hang_up(self) -> None:
+        """Someone else reads the stream now: nothing more comes on this connection."""
+        self.abandon()
+        if not self._left:
+            self._left = True
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def let_go(self, retry_ms: int) -> None:
         """Close the connection, not the stream: the client comes back for the rest after a while."""
@@ -84,6 +88,7 @@ class SessionReply(Reply):
             return
         await self._write(sse.event(b"", id=stream.number(), retry=retry_ms))
         stream.reader = None
+        self._left = True
         self._quiet()
         await self._send({"type": "http.response.body", "body": b""})
 

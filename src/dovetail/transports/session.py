@@ -99,7 +99,7 @@ class Session:
             self._next_stream += 1
         if self._streams is None:
             self._streams = {}
-        stream = self._streams[name] = Stream(name, shelf)
+        stream = self._streams[name] = Stream(name, shelf, self._streams)
         return stream
 
     def forget_streams(self, now: float, keep: float) -> None:
@@ -115,8 +115,8 @@ class Session:
         self._peer = self._peer or Peer()
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         id, data = self._peer.ask(waiting, method, params)
-        await emit(data)
         try:
+            await emit(data)
             return await waiting
         finally:
             if self._peer.forget(id) and not self.closed:
@@ -149,7 +149,7 @@ class Session:
                 waiting.set_exception(Disconnected("The session ended"))
         for exchange in tuple(self.running or ()):
             exchange.end("cancelled")
-        for stream in (self._streams or {}).values():
+        for stream in tuple((self._streams or {}).values()):  # one that ends may be forgotten
             stream.finish()
             if stream.reader is None:
                 stream.clear()

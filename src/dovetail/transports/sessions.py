@@ -94,17 +94,13 @@ class Sessions:
     async def _request(self, request: Request, session: Session) -> None:
         message = request.message
         try:
-            exchange = session.rules.admit(message)
-            exchange.headers = request.headers
-            exchange.origin = request.principal or request.address
+            exchange = self._admit(request, session, message)
             own = session.rules.own(exchange, self._service)
             if own is not None:
                 await send_json(request.send, 200, legacy.seal(exchange, own, self._limits.result), request.cors)
                 if exchange.method == "shutdown":
                     self._drop(session)
                 return
-            if request.size > self._limits.meta:
-                check_meta(exchange, self._limits.meta)
             self._enter(session, exchange)
         except ProtocolError as exc:
             await _refuse(request, message["id"], exc, session.revision)
@@ -114,6 +110,15 @@ class Sessions:
         last = reply.end() if answer is None else reply.finish(answer)
         del answer  # a large one is not kept while the client reads it
         await last
+
+    def _admit(self, request: Request, session: Session, message: dict[str, Any]) -> Exchange:
+        exchange = session.rules.admit(message)
+        exchange.headers = request.headers
+        exchange.origin = request.principal or request.address
+        exchange.size = request.size
+        if request.size > self._limits.meta:
+            check_meta(exchange, self._limits.meta)
+        return exchange
 
     def _enter(self, session: Session, exchange: Exchange) -> None:
         """Count a request among those of the session, if there is room."""
@@ -163,14 +168,14 @@ class Sessions:
             await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
-        answers = await asyncio.gather(*(self._member(session, message, reply) for message in messages))
+        answers = await asyncio.gather(*(self._member(request, session, message, reply) for message in messages))
         given = [answer for answer in answers if answer is not None]
         if not given:
             await (reply.end() if reply.streaming else send_body(request.send, 202, request.cors, b""))
         else:
             await reply.finish(b"[" + b",".join(given) + b"]")
 
-    async def _member(self, session: Session, message: Any, reply: SessionReply) -> bytes | None:
+    async def _member(self, request: Request, session: Session, message: Any, reply: SessionReply) -> bytes | None:
         try:
             kind = jsonrpc.kind(message)
             if kind == "notice":
@@ -179,7 +184,7 @@ class Sessions:
             if kind != "request":
                 session.answered(message)
                 return None
-            exchange = session.rules.admit(message)
+            exchange = self._admit(request, session, message)
             own = session.rules.own(exchange, self._service)
             if own is not None:
                 return legacy.seal(exchange, own, self._limits.result)
@@ -204,6 +209,7 @@ class Sessions:
             stream, place = resumed(session, last)
         reader = Reader(stream, request.send, request.receive, self._limits)
         stream.reader = reader
+        stream.wake.set()  # whoever read it before lets go
         prime = stream.number() if last is None and session.primes else None
         if stream.name == STANDALONE:
             for method, uri in session.pending or {}:

@@ -118,5 +118,8 @@ class _Blocking:
         while view:
             view = view[os.write(self._descriptor, view) :]
 
+    def is_closing(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass

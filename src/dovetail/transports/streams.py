@@ -11,6 +11,8 @@ from dovetail.protocol import sse
 from dovetail.protocol.limits import Limits
 from dovetail.transports.spool import Budget
 
+_MOST_ENDED = 10_000  # a stream of one short event takes two kilobytes besides it
+
 
 class Shelf:
     """All streams of one endpoint: together they keep so many bytes and no more."""
@@ -26,17 +28,31 @@ class Shelf:
     def ended(self, stream: "Stream") -> None:
         """A stream is complete: from now on it may have to give way."""
         self._ended.append(stream)
-        while self._ended and (self.kept > self.limits.replay_total or self._ended[0].empty):
+        limit = self.limits.replay_total
+        while self._ended and (self.kept > limit or len(self._ended) > _MOST_ENDED or self._ended[0].empty):
             self._ended.popleft().clear()
 
 
 class Stream:
     """One stream of events, live or finished."""
 
-    __slots__ = ("_bytes", "_dropped", "_events", "_next", "_shelf", "done", "ended_at", "name", "reader", "wake")
+    __slots__ = (
+        "_bytes",
+        "_dropped",
+        "_events",
+        "_home",
+        "_next",
+        "_shelf",
+        "done",
+        "ended_at",
+        "name",
+        "reader",
+        "wake",
+    )
 
-    def __init__(self, name: str, shelf: Shelf) -> None:
+    def __init__(self, name: str, shelf: Shelf, home: "dict[str, Stream] | None" = None) -> None:
         self.name = name
+        self._home = home  # where its session finds it
         self.done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # whoever sends it on; there is at most one
@@ -83,9 +99,11 @@ class Stream:
         self.wake.set()
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Keep nothing any more, and be forgotten."""
         while self._events:
             self._drop_oldest()
+        if self._home is not None:
+            self._home.pop(self.name, None)
 
     def after(self, place: int) -> list[tuple[int, bytes]] | None:
         """The events that follow a place; None if some of them are gone or the place never was."""

@@ -1,0 +1,135 @@
+"""T12: many clients with the same ids at the same time. Each carries a marker of its own; none may see another's."""
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import lab
+import pytest
+from lab import HANDSHAKE, NEWEST, Client, OldStream, Start, Target, figure, message
+
+CLIENTS = int(os.environ.get("RELIABILITY_CLIENTS", "24"))
+CALLS = int(os.environ.get("RELIABILITY_CALLS", "60"))
+
+
+def crowd(target: Target, kinds: list[Callable[[Target, str, int], int]], calls: int) -> int:
+    """Run one client of some kind per thread; the number of deliveries, all of them right."""
+    done: Counter[str] = Counter()
+    wrong: list[BaseException] = []
+
+    def live(number: int) -> None:
+        try:
+            done["deliveries"] += kinds[number % len(kinds)](target, f"marker-{number}-", calls)
+        except BaseException as exc:
+            wrong.append(exc)
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+    return done["deliveries"]
+
+
+def over_http(revision: str) -> Callable[[Target, str, int], int]:
+    def live(target: Target, marker: str, calls: int) -> int:
+        chance = random.Random(marker)
+        right = 0
+        with Client(target, revision) as client:
+            for id in range(1, calls + 1):
+                what = chance.choice(["echo", "shout", "chatter", "abandon", "cancel", "read"])
+                right += WAYS[what](client, f"{marker}{id}", id)
+        return right
+
+    return live
+
+
+def simply(tool: str) -> Callable[[Client, str, int], int]:
+    def call(client: Client, marker: str, id: int) -> int:
+        answer = client.call(tool, {"text": marker}, id=id)
+        assert (answer.text, answer.message["id"]) == (marker, id)
+        return 1
+
+    return call
+
+
+def chatter(client: Client, marker: str, id: int) -> int:
+    answer = client.call("chatter", {"count": 3, "mark": f"{marker}:"}, id=id, **{lab.LOG_LEVEL: "error"})
+    *notices, result = answer.messages
+    assert [one["params"]["data"].split(":")[:2] for one in notices] == [[marker, str(n)] for n in range(3)]
+    assert (result["id"], result["result"]["content"][0]["text"]) == (id, f"{marker}:end")
+    return 4
+
+
+def abandon(client: Client, marker: str, id: int) -> int:
+    """Leave before the answer; the next request with the same id gets its own."""
+    client.begin_call("wait", {"key": marker, "text": "nobody's"}, id=id).abort()
+    client.call("release", {"key": marker})
+    return simply("echo")(client, marker, id)
+
+
+def cancel(client: Client, marker: str, id: int) -> int:
+    """Cancel an id: only one's own is meant, whoever else uses it."""
+    if client.revision == NEWEST:
+        return simply("echo")(client, marker, id)
+    with client.begin_call("wait", {"key": marker}, id=id) as held:
+        client.call("until", {"what": "started", "key": marker})
+        client.post(message("notifications/cancelled", {"requestId": id}))
+        assert not held.answer().messages
+    return simply("shout")(client, marker, id)
+
+
+def read(client: Client, marker: str, id: int) -> int:
+    answer = client.request("resources/read", {"uri": f"note://{marker}/text"}, id=id)
+    assert answer.message["result"]["contents"][0]["text"] == f"note {marker}"
+    return 1
+
+
+WAYS = {
+    "echo": simply("echo"), "shout": simply("shout"), "chatter": chatter, "abandon": abandon, "cancel": cancel,
+    "read": read,
+}  # fmt: skip
+
+
+def over_old_stream(target: Target, marker: str, calls: int) -> int:
+    old = OldStream(target)
+    for id in range(1, calls + 1):
+        found: Any = old.call("echo" if id % 2 else "shout", {"text": f"{marker}{id}"}, id=id)
+        assert found["result"]["content"][0]["text"] == f"{marker}{id}"
+    old.close()
+    return calls
+
+
+KINDS = [over_http(NEWEST), over_http(HANDSHAKE), over_http("2025-06-18"), over_old_stream]
+
+
+def test_no_answer_goes_astray(served: Target) -> None:
+    figure("T12 right deliveries", crowd(served, KINDS, CALLS), "")
+    assert Client(served).healthy()
+
+
+def test_no_principal_is_taken_for_another(start: Start) -> None:
+    target = start(principals=True)
+
+    def live(target: Target, marker: str, calls: int) -> int:
+        for revision in (NEWEST, HANDSHAKE):
+            with Client(target, revision, principal=marker) as client:
+                for id in range(calls // 2):
+                    assert client.call("whoami", id=id).text == marker
+        return calls
+
+    crowd(target, [live], 20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_for_long(served: Target) -> None:
+    total = 0
+    while total < 1_000_000:
+        total += crowd(served, KINDS, 2000)
+    figure("T12 right deliveries, long", total, "")

@@ -1,0 +1,259 @@
+"""Lines: the same messages however the bytes are cut, a limit on each, and a peer that does not read is not fed."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.transports.lines import Framer, Lines, serve_connection
+from transports.scene import Held, Stand, initialize, modern, request, settled, until
+
+LIMIT = 8
+fragments = st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"{}", b"\xc3\xa9", b"x" * LIMIT, b"x" * (LIMIT + 1), b" "])
+streams = st.lists(fragments | st.binary(max_size=6), max_size=25).map(b"".join)
+
+
+def expected(stream: bytes) -> list[bytes | None]:
+    """What a framer of the simplest kind would give."""
+    whole = stream.split(b"\n")[:-1]
+    kept = [None if len(line) > LIMIT else line for line in whole if line not in (b"", b"\r")]
+    rest = stream.rpartition(b"\n")[2]
+    return [*kept, *([None] if len(rest) > LIMIT else [])]
+
+
+@given(streams, st.data())
+def test_any_way_to_cut_a_stream_gives_the_same_lines(stream: bytes, data: st.DataObject) -> None:
+    framer, lines, place = Framer(LIMIT), [], 0
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
+        lines += framer.feed(stream[place:cut])
+        place = cut
+    assert lines == expected(stream)
+
+
+@given(streams)
+def test_byte_by_byte(stream: bytes) -> None:
+    framer = Framer(LIMIT)
+    assert [line for byte in stream for line in framer.feed(bytes([byte]))] == expected(stream)
+
+
+@pytest.mark.parametrize("cut", [1, 7, LIMIT + 1])
+def test_a_line_at_the_limit_passes_and_one_over_it_is_reported_once(cut: int) -> None:
+    stream = b"x" * LIMIT + b"\n" + b"y" * (LIMIT + 1) + b"\n" + b"z" * 1000 + b"\nok\n"
+    framer, lines = Framer(LIMIT), []
+    for start in range(0, len(stream), cut):
+        lines += framer.feed(stream[start : start + cut])
+    assert lines == [b"x" * LIMIT, None, None, b"ok"]
+
+
+def test_a_line_over_the_limit_is_not_kept() -> None:
+    framer = Framer(100)
+    for _ in range(1000):
+        framer.feed(b"x" * 1000)
+        assert sum(map(len, framer._held)) <= 1000
+    assert framer.feed(b"\nok\n") == [b"ok"]
+
+
+def took(count: int, size: int) -> float:
+    framer, piece = Framer(10**9), b"x" * size
+    began = time.perf_counter()
+    for _ in range(count):
+        framer.feed(piece)
+    framer.feed(b"\n")
+    return time.perf_counter() - began
+
+
+def test_time_is_linear_in_the_bytes_however_they_are_cut() -> None:
+    """A framer that looks at what it holds again and again would need hundreds of times as long."""
+    short, long = min(took(2_000, 64) for _ in range(3)), min(took(40_000, 64) for _ in range(3))
+    assert long < 20 * short * 8 + 0.05
+
+
+# Lines
+
+
+class Pipe:
+    """A transport in the hand."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.paused = False
+        self.closed = False
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written.append(data)
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    @property
+    def messages(self) -> list[Any]:
+        return [json.loads(line) for line in b"".join(self.written).splitlines()]
+
+
+def line(message: Any) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def connected(stand: Stand | None = None, **limits: Any) -> tuple[Lines, Pipe]:
+    lines, pipe = Lines(stand or Stand(**limits)), Pipe()
+    lines.connection_made(pipe)
+    return lines, pipe
+
+
+async def test_answers_of_one_turn_leave_in_one_write() -> None:
+    lines, pipe = connected()
+    lines.data_received(b"".join(line(modern(id=number, text=str(number))) for number in range(50)))
+    await until(lambda: len(pipe.messages) == 50)
+    assert len(pipe.written) == 1
+    assert {message["id"] for message in pipe.messages} == set(range(50))
+    assert all(one.endswith(b"\n") for one in pipe.written)
+    await lines.close(0)
+
+
+async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
+    lines, pipe = connected(line=400)
+    lines.data_received(line({"x": "y" * 1000}) + line(modern(text="next")))
+    await until(lambda: len(pipe.messages) == 2)
+    refused, served = pipe.messages
+    assert refused["error"] == {"code": -32600, "message": "Invalid request: longer than 400 bytes"}
+    assert "id" not in refused
+    assert served["result"]["content"][0]["text"] == "next"
+    await lines.close(0)
+
+
+async def test_empty_lines_are_no_messages() -> None:
+    lines, pipe = connected()
+    for piece in (b"\n", b"\r\n", b"\r", b"\n", b"\n\n", line(modern())):
+        lines.data_received(piece)
+    await until(lambda: pipe.messages)
+    assert len(pipe.messages) == 1
+    await lines.close(0)
+
+
+async def test_carriage_returns_before_the_end_are_white_space() -> None:
+    lines, pipe = connected()
+    lines.data_received(line(modern(text="a"))[:-1] + b"\r\n")
+    await until(lambda: pipe.messages)
+    assert "result" in pipe.messages[0]
+    await lines.close(0)
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    lines, pipe = connected()
+    lines.pause_writing()
+    assert pipe.paused
+    lines.resume_writing()
+    assert not pipe.paused
+    await lines.close(0)
+
+
+async def test_what_is_said_waits_for_a_peer_that_does_not_read() -> None:
+    steps = []
+
+    async def work(exchange: Any) -> Any:
+        await exchange.notify("notifications/message", {})
+        steps.append("said")
+        return b"{}"
+
+    lines, pipe = connected(Stand(work))
+    lines.pause_writing()
+    lines.data_received(line(modern()))
+    await settled()
+    assert steps == []
+    lines.resume_writing()
+    await until(lambda: len(pipe.messages) == 2)
+    assert steps == ["said"]
+    await lines.close(0)
+
+
+async def test_a_peer_that_never_reads_again_is_dropped() -> None:
+    lines, pipe = connected(write_stall=0.005)
+    lines.pause_writing()
+    async with asyncio.timeout(10):
+        await lines.done
+    assert pipe.aborted
+    await lines.close(0)
+
+
+async def test_a_peer_that_reads_again_is_not() -> None:
+    lines, pipe = connected(write_stall=0.005)
+    lines.pause_writing()
+    lines.resume_writing()
+    await asyncio.sleep(0.02)
+    assert not pipe.aborted
+    assert not lines.done.done()
+    await lines.close(0)
+
+
+async def test_reading_is_not_resumed_on_what_is_closing() -> None:
+    lines, pipe = connected()
+    lines.pause_writing()
+    pipe.close()
+    lines.resume_writing()
+    assert pipe.paused
+    await lines.close(0)
+
+
+@pytest.mark.parametrize("end", ["eof_received", "connection_lost", "shutdown"])
+async def test_the_end_lets_what_runs_finish_within_the_grace(end: str) -> None:
+    held = Held()
+    stand = Stand(held)
+    lines, pipe = connected(stand)
+    serving = asyncio.create_task(serve_connection(lines, 5.0))
+    lines.data_received(line(modern(id="a", text="a")))
+    await until(lambda: held.began)
+    if end == "eof_received":
+        assert lines.eof_received() is True
+    elif end == "connection_lost":
+        lines.connection_lost(None)
+    else:
+        lines.data_received(line(initialize()) + line(request("shutdown", 9)))
+    await settled()
+    assert not serving.done()
+    held.release("a")
+    await serving
+    assert held.ends == {"a": "done"}
+    assert pipe.closed
+    if end == "shutdown":
+        assert {"jsonrpc": "2.0", "id": 9, "result": None} in pipe.messages
+
+
+async def test_without_a_grace_what_runs_is_stopped() -> None:
+    held = Held()
+    lines, pipe = connected(Stand(held))
+    lines.data_received(line(modern(text="a")))
+    await until(lambda: held.began)
+    await lines.close(0)
+    assert held.ends == {"a": "gone"}
+    assert pipe.closed
+    assert pipe.messages == []
+
+
+async def test_answers_go_where_they_are_told_to_go() -> None:
+    lines, reading, writing = Lines(Stand()), Pipe(), Pipe()
+    lines.writes_to(writing)
+    lines.connection_made(reading)
+    lines.data_received(line(modern()))
+    await until(lambda: writing.messages)
+    assert not reading.written
+    await lines.close(0)
+    assert reading.closed
+    assert writing.closed

@@ -1,0 +1,173 @@
+"""Streams against a model: what may be fetched again, what is gone, and that all of them together stay in bounds."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dovetail.protocol.limits import Limits
+from dovetail.protocol.sse import Parser
+from dovetail.transports.spool import Budget
+from dovetail.transports.streams import Shelf, Stream
+
+payloads = st.binary(max_size=60).map(lambda raw: raw.hex().encode())
+
+
+def finish(stream: Stream) -> None:
+    """A stream ends at a time, which is a loop's."""
+
+    async def end() -> None:
+        stream.finish()
+
+    asyncio.run(end())
+
+
+class Window(RuleBasedStateMachine):
+    """One stream: numbers rise by one, the newest events that fit are kept, the rest is an error to ask for."""
+
+    @initialize(events=st.integers(1, 5), size=st.integers(1, 400))
+    def begin(self, events: int, size: int) -> None:
+        self.events, self.size = events, size
+        self.shelf = Shelf(Limits(replay_events=events, replay_bytes=size), Budget(0))
+        self.stream = Stream("s", self.shelf)
+        self.sent: list[tuple[int, bytes]] = []
+        self.numbers = 0
+        self.gone = 0
+
+    @rule(data=payloads)
+    def append(self, data: bytes) -> None:
+        event = self.stream.append(data)
+        self.numbers += 1
+        self.sent.append((self.numbers, event))
+        (parsed,) = Parser().feed(event)
+        assert (parsed.id, parsed.data.encode()) == (f"s-{self.numbers}", data)
+        while len(self.sent) > 1 and (
+            len(self.sent) > self.events or sum(len(one) for _, one in self.sent) > self.size
+        ):
+            self.gone = self.sent.pop(0)[0]
+
+    @rule()
+    def number(self) -> None:
+        self.numbers += 1
+        assert self.stream.number() == f"s-{self.numbers}"
+
+    @rule()
+    def clear(self) -> None:
+        self.stream.clear()
+        if self.sent:
+            self.gone = self.sent[-1][0]
+            self.sent.clear()
+
+    @precondition(lambda self: not self.stream.done)
+    @rule()
+    def finish(self) -> None:
+        finish(self.stream)
+        assert self.stream.ended_at is not None
+
+    @rule(place=st.integers(-2, 30))
+    def fetch(self, place: int) -> None:
+        found = self.stream.after(place)
+        if place > self.numbers or place < self.gone:
+            assert found is None
+        else:
+            assert found == [entry for entry in self.sent if entry[0] > place]
+
+    @invariant()
+    def everything_that_was_never_fetched_is_either_kept_or_refused(self) -> None:
+        assert self.stream.last == self.numbers
+        assert self.stream.empty == (not self.sent)
+        assert self.shelf.kept == sum(len(event) for _, event in self.sent)
+
+
+Window.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestWindow = Window.TestCase
+
+
+class Together(RuleBasedStateMachine):
+    """Many streams: when they keep too much, those that ended first give way; a live one never does."""
+
+    @initialize(total=st.integers(1, 800))
+    def begin(self, total: int) -> None:
+        self.total = total
+        self.shelf = Shelf(Limits(replay_total=total), Budget(0))
+        self.live: list[Stream] = []
+        self.ended: list[Stream] = []
+
+    @rule()
+    def open(self) -> None:
+        self.live.append(Stream(str(len(self.live) + len(self.ended)), self.shelf))
+
+    @precondition(lambda self: self.live)
+    @rule(data=payloads, which=st.integers(0))
+    def append(self, data: bytes, which: int) -> None:
+        self.live[which % len(self.live)].append(data)
+
+    @precondition(lambda self: self.live)
+    @rule(which=st.integers(0))
+    def finish(self, which: int) -> None:
+        stream = self.live.pop(which % len(self.live))
+        held = {one: not one.empty for one in (*self.live, *self.ended)}
+        finish(stream)
+        self.ended.append(stream)
+        assert all(one.empty != held[one] for one in self.live)
+        kept = sum(sum(len(event) for _, event in one.after(0) or []) for one in self.ended if one.after(0))
+        alive = sum(len(event) for one in self.live for _, event in one.after(0) or [])
+        assert kept + alive <= self.total or not kept
+
+    @invariant()
+    def what_is_kept_is_counted(self) -> None:
+        every = (*self.live, *self.ended)
+        assert self.shelf.kept == sum(len(event) for one in every for _, event in one._events)
+
+    @invariant()
+    def those_that_ended_first_went_first(self) -> None:
+        emptied = [one.empty for one in self.ended if one.last]
+        assert emptied == sorted(emptied, reverse=True)
+
+
+Together.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+TestTogether = Together.TestCase
+
+
+def stream(**limits: Any) -> Stream:
+    return Stream("s", Shelf(Limits(**limits), Budget(0)))
+
+
+def test_an_event_larger_than_the_window_is_kept_alone() -> None:
+    one = stream(replay_bytes=10)
+    one.append(b"small")
+    large = one.append(b"x" * 1000)
+    assert one.after(1) == [(2, large)]
+    assert one.after(0) is None
+
+
+def test_the_first_id_brings_everything_that_follows() -> None:
+    one = stream()
+    assert one.number() == "s-1"
+    events = [one.append(b"a"), one.append(b"b")]
+    assert one.after(1) == [(2, events[0]), (3, events[1])]
+    assert one.after(3) == []
+    assert one.after(4) is None
+
+
+def test_whoever_waits_is_woken_by_an_event_and_by_the_end() -> None:
+    one = stream()
+    assert not one.wake.is_set()
+    one.append(b"a")
+    assert one.wake.is_set()
+    one.wake.clear()
+    finish(one)
+    assert one.wake.is_set()
+
+
+async def test_a_stream_ends_once() -> None:
+    one = stream()
+    one.append(b"a")
+    one.finish()
+    ended = one.ended_at
+    await asyncio.sleep(0.001)
+    one.finish()
+    assert one.ended_at == ended
+    assert len(one._shelf._ended) == 1
