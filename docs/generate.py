@@ -64,6 +64,7 @@ GROUPS = {
         "ToolError",
         "Declined",
         "Dismissed",
+        "Denied",
         "ProtocolError",
         "InvalidParams",
         "ResourceNotFound",
