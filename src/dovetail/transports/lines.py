@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dovetail.errors import InvalidRequest
 from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex import Duplex
+from dovetail.transports.spool import SLICE, Budget, Spool
 
 
 class Framer:
@@ -74,6 +75,9 @@ class Lines(asyncio.Protocol):
         self._reader: Any = None
         self._writer: Any = None
         self._stall: asyncio.TimerHandle | None = None
+        self._budget = Budget(service.limits.waiting_bytes)
+        self._held: Spool | None = None
+        self._poured = 0
         self.duplex = Duplex(
             service, self.write, drain=self._drain, principal=principal, on_shutdown=self._after_shutdown
         )
@@ -116,6 +120,8 @@ class Lines(asyncio.Protocol):
         self._writable.clear()
         if self._reader is not None:
             self._reader.pause_reading()
+        if self._stall is not None:
+            self._stall.cancel()
         self._stall = self._loop.call_later(self._service.limits.write_stall, self._abort)
 
     def resume_writing(self) -> None:
@@ -123,7 +129,8 @@ class Lines(asyncio.Protocol):
         self._writable.set()
         if self._stall is not None:
             self._stall.cancel()
-        if self._reader is not None and not self._reader.is_closing():
+        self._pour()
+        if self._writable.is_set() and self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
 
     # Writing
@@ -139,8 +146,31 @@ class Lines(asyncio.Protocol):
         if self._out and self._writer is not None:
             data = b"\n".join(self._out) + b"\n"
             self._out.clear()
-            if not self._writer.is_closing():
-                self._writer.write(data)
+            if self._held is None and len(data) <= SLICE and self._writable.is_set():
+                self._send(data)
+            else:
+                self._hold(data)
+                self._pour()
+
+    def _send(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    def _hold(self, data: bytes) -> None:
+        if self._held is None:
+            self._held, self._poured = Spool(self._budget), 0
+        self._held.append(data)
+
+    def _pour(self) -> None:
+        """Let out what is held, a slice at a time, as the peer reads: what it leaves lying is not all in memory."""
+        while self._held is not None and self._writable.is_set():
+            part = self._held.part(self._poured)
+            self._poured += len(part)
+            if part:
+                self._send(part)
+            else:
+                self._held.close()
+                self._held = None
 
     async def _drain(self) -> None:
         if not self._writable.is_set():
@@ -166,6 +196,8 @@ class Lines(asyncio.Protocol):
         """End the conversation and let go of the channel."""
         await self.duplex.close(grace)
         self.flush()
+        self._writable.set()  # the channel itself keeps the rest until it is read
+        self._pour()
         for half in {self._reader, self._writer}:
             if half is not None:
                 half.close()

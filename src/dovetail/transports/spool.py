@@ -61,9 +61,10 @@ class Spool:
     def slices(self) -> Iterator[bytes]:
         """The bytes in slices; moving to disk between two of them changes nothing."""
         for start in range(0, self.size, SLICE):
-            yield self._slice(start)
+            yield self.part(start)
 
-    def _slice(self, start: int) -> bytes:
+    def part(self, start: int) -> bytes:
+        """The slice that starts there; empty at the end."""
         if self._file is not None:
             self._file.seek(start)
             return self._file.read(SLICE)

@@ -1,0 +1,142 @@
+"""Unix sockets and TCP: many connections, each a conversation of its own."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.transports import sockets
+from dovetail.transports.sockets import listening
+from transports.scene import Held, Stand, initialize, modern, request, until
+
+KINDS = [
+    "tcp",
+    pytest.param("unix", marks=pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")),
+]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, *messages: Any) -> None:
+        self.writer.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+
+    async def answer(self) -> Any:
+        async with asyncio.timeout(10):
+            return json.loads(await self.reader.readline())
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionError:
+                return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+class Scene:
+    def __init__(self, kind: str, folder: Path, stand: Stand) -> None:
+        self.kind, self.path, self.stand = kind, str(folder / "s"), stand
+        self.server: asyncio.Server | None = None
+        self.open: list[Connection] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Scene"]:
+        options: Any = {"path": self.path} if self.kind == "unix" else {"host": "127.0.0.1", "port": 0}
+        async with listening(self.stand, **options) as self.server:
+            yield self
+        for connection in self.open:
+            await connection.close()
+
+    async def connect(self) -> Connection:
+        assert self.server is not None
+        if self.kind == "unix":
+            streams = await asyncio.open_unix_connection(self.path)
+        else:
+            streams = await asyncio.open_connection(*self.server.sockets[0].getsockname()[:2])
+        self.open.append(Connection(*streams))
+        return self.open[-1]
+
+
+@each_kind
+async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> None:
+    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+        first, second = await scene.connect(), await scene.connect()
+        first.send(initialize())
+        assert (await first.answer())["id"] == 0
+        first.send(request(id=1, text="a"))
+        second.send(request(id=1, text="b"))
+        assert (await first.answer())["result"]["content"][0]["text"] == "a"
+        assert (await second.answer())["error"]["code"] == -32600
+
+
+@each_kind
+async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_path: Path) -> None:
+    held = Held()
+    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+        first, second = await scene.connect(), await scene.connect()
+        first.send(modern(id=1, text="a"))
+        second.send(modern(id=1, text="b"))
+        await until(lambda: len(held.began) == 2)
+        await first.close()
+        await until(lambda: "a" in held.ends)
+        assert held.ends == {"a": "gone"}
+        held.release("b")
+        assert (await second.answer())["result"]["content"][0]["text"] == "b"
+
+
+@each_kind
+async def test_a_farewell_closes_the_connection(kind: str, tmp_path: Path) -> None:
+    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+        connection = await scene.connect()
+        connection.send(initialize(), request("shutdown", 1))
+        await connection.answer()
+        assert (await connection.answer())["result"] is None
+        assert await connection.ended()
+
+
+@each_kind
+async def test_the_end_closes_every_connection(kind: str, tmp_path: Path) -> None:
+    held = Held()
+    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+        connections = [await scene.connect() for _ in range(3)]
+        for connection in connections:
+            connection.send(modern(text="a"))
+        await until(lambda: len(held.began) == 3)
+    assert held.ends == {"a": "gone"}
+    for connection in connections:
+        assert await connection.ended()
+
+
+@each_kind
+async def test_one_connection_too_many_is_closed_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 1)
+    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+        first = await scene.connect()
+        first.send(modern())
+        await first.answer()
+        second = await scene.connect()
+        assert await second.ended()
+        first.send(modern())
+        await first.answer()
+
+
+async def test_tcp_is_this_machine_unless_told_otherwise() -> None:
+    async with listening(Stand()) as server:
+        host, port = server.sockets[0].getsockname()
+        assert (host, port > 0) == ("127.0.0.1", True)

@@ -1,0 +1,263 @@
+"""Our uvicorn: what a connection may send or withhold, and how the server stops."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.limits import Limits
+from dovetail.transports.asgi import Endpoint
+from dovetail.transports.web import WebServer, bound_socket, configure
+from transports.scene import Held, Stand, mirrored, modern, said, until
+
+
+class Site:
+    """A running server, and connections to it."""
+
+    def __init__(self, server: WebServer, port: int) -> None:
+        self.server, self.port = server, port
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self, *, small: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raw = socket.socket()
+        if small:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", self.port))
+        reader, writer = await asyncio.open_connection(sock=raw, limit=4096 if small else 2**16)
+        self.writers.append(writer)
+        return reader, writer
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+
+@asynccontextmanager
+async def site(stand: Stand | None = None, **options: Any) -> AsyncIterator[Site]:
+    stand = stand or Stand(**options)
+    app = Endpoint(stand)
+    listener = bound_socket("127.0.0.1", 0)
+    server = WebServer(configure(app, stand.limits), lambda times: None, app.close)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        await until(lambda: server.started)
+        here = Site(server, listener.getsockname()[1])
+        yield here
+        for writer in here.writers:
+            writer.close()
+    finally:
+        server.should_exit = True
+        async with asyncio.timeout(20):
+            await serving
+
+
+def head(message: Any, **extra: str) -> bytes:
+    body = json.dumps(message).encode()
+    headers = {
+        "host": "localhost",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **mirrored(message),
+        **extra,
+    }
+    return ("POST /mcp HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())).encode()
+
+
+def whole(message: Any, **extra: str) -> bytes:
+    return head(message, **extra) + b"\r\n" + json.dumps(message).encode()
+
+
+async def status(reader: asyncio.StreamReader) -> int:
+    async with asyncio.timeout(10):
+        return int((await reader.readline()).split()[1])
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    found = await status(reader)
+    async with asyncio.timeout(10):
+        block = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(one.split(b":")[1]) for one in block.split(b"\r\n") if one.startswith(b"content-length"))
+        return found, json.loads(await reader.readexactly(length) or b"null")
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(10):
+        try:
+            while await reader.read(65536):
+                pass
+        except ConnectionError:
+            return
+
+
+async def test_requests_follow_each_other_on_one_connection() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        for text in ("a", "b", "c"):
+            writer.write(whole(modern(text=text)))
+            found, message = await answer(reader)
+            assert (found, message["result"]["content"][0]["text"]) == (200, text)
+
+
+async def test_a_head_in_many_pieces_is_a_head() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        data = whole(modern(text="a"))
+        for start in range(0, len(data), 20):
+            writer.write(data[start : start + 20])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"x-fine": "y" * 80}, 200),
+        ({"x-long": "y" * 101}, 431),
+        ({f"x-{number}": "y" * 80 for number in range(9)}, 431),
+    ],
+)
+async def test_a_head_has_a_size(extra: dict[str, str], expected: int) -> None:
+    async with site(header=100, header_block=800) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(modern(), **extra))
+        assert await status(reader) == expected
+        if expected != 200:
+            await closed(reader)
+
+
+async def test_a_head_that_never_ends_is_ended() -> None:
+    async with site(header_block=1000) as here:
+        reader, writer = await here.connect()
+        writer.write(b"POST /mcp HTTP/1.1\r\n" + b"x-a: " + b"y" * 2000)
+        assert await status(reader) == 431
+        await closed(reader)
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n"])
+async def test_a_head_has_a_time(sent: bytes) -> None:
+    async with site(header_time=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(sent)
+        assert await status(reader) == 408
+        await closed(reader)
+
+
+async def test_the_next_head_has_a_time_too() -> None:
+    async with site(header_time=0.05) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(modern()))
+        assert (await answer(reader))[0] == 200
+        await asyncio.sleep(0.1)  # between two requests nobody hurries
+        writer.write(whole(modern()))
+        assert (await answer(reader))[0] == 200
+        writer.write(b"POST /mcp")
+        assert await status(reader) == 408
+
+
+@pytest.mark.parametrize("part", [0, 5])
+async def test_a_body_has_a_time(part: int) -> None:
+    async with site(body_time=0.05) as here:
+        reader, writer = await here.connect()
+        data = whole(modern())
+        writer.write(data[: data.index(b"\r\n\r\n") + 4 + part])
+        assert await status(reader) == 408
+        await closed(reader)
+
+
+async def test_work_that_takes_long_is_not_a_slow_body() -> None:
+    held = Held()
+    async with site(Stand(held, body_time=0.02, header_time=0.02)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(modern(text="a")))
+        await until(lambda: held.began)
+        await asyncio.sleep(0.06)
+        held.release("a")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    async def work(exchange: Exchange) -> Any:
+        return said("x" * 8_000_000)
+
+    async with site(Stand(work, write_stall=0.05)) as here:
+        _, writer = await here.connect(small=True)
+        writer.write(whole(modern()))
+        await until(lambda: here.connections == 1)
+        await until(lambda: here.connections == 0)
+
+
+async def test_a_client_that_reads_slowly_is_not() -> None:
+    async def work(exchange: Exchange) -> Any:
+        return said("x" * 2_000_000)
+
+    async with site(Stand(work, write_stall=5.0)) as here:
+        reader, writer = await here.connect(small=True)
+        writer.write(whole(modern()))
+        await asyncio.sleep(0.1)
+        found, message = await answer(reader)
+        assert (found, len(message["result"]["content"][0]["text"])) == (200, 2_000_000)
+
+
+# Stopping
+
+
+async def test_what_runs_is_finished_before_the_server_stops() -> None:
+    held = Held()
+    async with site(Stand(held)) as here:
+        reader, writer = await here.connect()
+        writer.write(whole(modern(text="a")))
+        await until(lambda: held.began)
+        here.server.should_exit = True
+        held.release("a")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_every_signal_is_told_and_none_is_fatal() -> None:
+    times: list[int] = []
+
+    async def drain() -> None:
+        return
+
+    server = WebServer(configure(Endpoint(Stand()), Limits()), times.append, drain)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit
+    server.handle_exit(signal.SIGINT, None)
+    assert times == [1, 2]
+    assert server.force_exit
+    assert server._captured_signals == []
+
+
+def test_uvicorn_is_kept_from_logging_and_from_telling_its_name() -> None:
+    config = configure(Endpoint, Limits(drain=3.0), ssl_certfile=None)
+    assert (config.access_log, config.log_config, config.server_header) == (False, None, False)
+    assert config.timeout_graceful_shutdown == 4
+
+
+# Sockets
+
+
+def test_a_port_that_is_taken_is_a_plain_error() -> None:
+    with bound_socket("127.0.0.1", 0) as listener:
+        with pytest.raises(OSError, match=r"\S"):
+            bound_socket("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(listener.getsockname(), timeout=10):
+            pass  # whoever comes early waits
+
+
+def test_addresses_of_both_families() -> None:
+    with bound_socket("127.0.0.1", 0) as listener:
+        assert listener.family == socket.AF_INET
+    try:
+        socket.socket(socket.AF_INET6).bind(("::1", 0))
+    except OSError:
+        pytest.skip("platform: no IPv6")
+    with bound_socket("::1", 0) as listener:
+        assert listener.family == socket.AF_INET6
