@@ -122,7 +122,7 @@ def _versions() -> dict[str, str]:
 
 # The picture
 
-_ROW, _GAP, _LEFT, _WIDTH = 15, 22, 200, 760
+_ROW, _GAP, _LEFT, _WIDTH = 15, 10, 120, 700
 _COLOURS = {"ours": "#1f6f4a", "floor": "#b9b9b9", "peer": "#c8803c"}
 _SHOWN = ("stdio-x64-handshake", "stdio-x64-modern", "stdio-x1-handshake", "http-c32-handshake", "http-c32-modern",
           "http-c1-modern", "sse-c32", "http-call-1000-tools", "http-list-1000-tools")  # fmt: skip
@@ -134,12 +134,11 @@ def picture(results: dict[str, Any]) -> str:
     figures = [one["cpu_us"] for _, cast in groups for one in cast.values()]
     low, high = (math.floor(math.log10(min(figures))), math.log10(max(figures))) if figures else (0, 1)
     scale = (_WIDTH - _LEFT - 70) / max(high - low, 1)
-    y, marks = (
-        40,
-        [_words(10, 20, "CPU microseconds of the server per call, logarithmic; shorter is better", bold=True)],
-    )
+    title = "CPU microseconds of the server per call, on a logarithmic scale; shorter is better"
+    y, marks = 40, [_words(10, 20, title, bold=True)]
     for scene, cast in groups:
         marks.append(_words(10, y + 11, scene, bold=True))
+        y += _ROW
         for name, one in sorted(cast.items(), key=lambda item: item[1]["cpu_us"]):
             wide = max((math.log10(one["cpu_us"]) - low) * scale, 1)
             kind = "ours" if name == OURS else "floor" if name.startswith("floor") else "peer"
@@ -147,7 +146,7 @@ def picture(results: dict[str, Any]) -> str:
             marks.append(f'<rect x="{_LEFT}" y="{y}" width="{wide:.1f}" height="{_ROW - 3}" fill="{_COLOURS[kind]}"/>')
             marks.append(_words(_LEFT + wide + 5, y + 11, f"{one['cpu_us']:,.1f}"))
             y += _ROW
-        y += _GAP - _ROW + 4
+        y += _GAP
     size = f'width="{_WIDTH}" height="{y}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
     return "\n".join([head, f'<rect {size} fill="white"/>', *marks, "</svg>", ""])

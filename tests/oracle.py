@@ -98,6 +98,7 @@ def judge_error(revision: str, message: dict[str, Any]) -> None:
     if revision not in PUBLISHED:
         return
     code = message["error"]["code"]
+    assert type(code) is int, f"the code {code!r} is no integer"
     if revision == MODERN:
         assert code in MODERN_CODES or not -32768 <= code <= -32000, f"{code} is not a code of {revision}"
     if not available():

@@ -9,6 +9,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import sys
+import time
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ _LEAVE_GRACE = 0.7
 _SIGNAL_GRACE = 1.7
 _SECOND_SIGNAL = 0.8
 _STUCK = 75  # EX_TEMPFAIL of sysexits
+_RESPAWN = 0.5
+_UNSTARTED = 3  # as uvicorn says it
 
 
 class Server(framework.Server):
@@ -186,11 +189,16 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     while not stopping:
-        multiprocessing.connection.wait([process.sentinel for process in running], timeout=0.5)
+        if multiprocessing.connection.wait([process.sentinel for process in running], timeout=_RESPAWN):
+            time.sleep(_RESPAWN)  # one that dies at once must not be replaced without end
+        if any(process.exitcode == _UNSTARTED for process in running):
+            stop()  # the next one would not start either
         if not stopping:
             running[:] = [process if process.is_alive() else start() for process in running]
     for process in running:
         process.join(server.limits.hard_stop + 1)
+    if any(process.exitcode == _UNSTARTED for process in running):
+        sys.exit(_UNSTARTED)
 
 
 def run_socket(server: Server, *, path: str | None = None, host: str | None = None, port: int | None = None) -> None:

@@ -296,6 +296,15 @@ async def test_a_line_over_the_limit_is_skipped_and_said_so(revision: str, trans
         assert reply.code == -32600
         assert "2000" in reply.message["error"]["message"]
         await still_serves(peer)
+        assert peer.writer is not None
+        before = len(peer.messages)
+        for _ in range(10):  # in pieces each over the limit, so that it is known to be too long before it ends
+            peer.writer.write(b"x" * 50_000)
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        assert (await peer.raw(b"the end of it")).code == -32600
+        await still_serves(peer)
+        assert len(peer.messages) == before + 2, "said once"
 
 
 @requirement("msg.large")

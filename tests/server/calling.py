@@ -46,7 +46,8 @@ class Client:
 
     def exchange(self, method: str, params: dict[str, Any] | None = None, *, id: int | str = 1) -> Exchange:
         given = params or {}
-        made = Exchange(id, method, given, given.get("_meta") or {}, self.caller, self.headers, self.origin)
+        made = Exchange(id, method, given, given.get("_meta") or {}, self.caller)
+        made.headers, made.origin = self.headers, self.origin
         made.emit = self._emit
         made.ask = None if self.caller.stateless else self._ask
         return made

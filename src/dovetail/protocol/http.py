@@ -130,7 +130,7 @@ def _hostname(host: str) -> str | None:
     """The name in `name[:port]`, or None if it is not exactly that."""
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")
-        if not bracket:
+        if not bracket or ":" not in name:  # brackets are for IPv6 alone
             return None
         colon, port = rest[:1], rest[1:]
     else:

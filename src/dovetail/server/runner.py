@@ -5,7 +5,7 @@ Coroutine functions run in the request's own task; plain ones in a thread, unles
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dovetail.server.threads import Threads
@@ -22,15 +22,16 @@ class Runner:
         self.inline = inline
         self.timeout = timeout
 
-    async def __call__(
+    def __call__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
-    ) -> Any:
-        """Call it and wait for its value."""
+    ) -> Awaitable[Any]:
+        """Its value, to be awaited. Not a coroutine itself: that would be one more between caller and author."""
         if self.is_async:
-            return await self.function(*args, **kwargs)
-        if self.inline:
             return self.function(*args, **kwargs)
-        return await threads.run(self.function, args, kwargs, origin)
+        return self._at_once(args, kwargs) if self.inline else threads.run(self.function, args, kwargs, origin)
+
+    async def _at_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.function(*args, **kwargs)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

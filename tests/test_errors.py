@@ -1,0 +1,147 @@
+"""The tree of exceptions: codes, texts that are safe to send, and what never travels."""
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail import errors
+from dovetail.errors import (
+    AuthError,
+    Busy,
+    Declined,
+    Denied,
+    Dismissed,
+    MCPError,
+    MethodNotFound,
+    MissingCapability,
+    PeerError,
+    PromptNotFound,
+    ProtocolError,
+    ResourceNotFound,
+    ToolError,
+    ToolNotFound,
+    TransportError,
+    UnsupportedRevision,
+    clip,
+)
+
+EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, BaseException)]
+CODES = {
+    "ParseError": -32700,
+    "InvalidRequest": -32600,
+    "MethodNotFound": -32601,
+    "InvalidParams": -32602,
+    "ResourceNotFound": -32602,
+    "ToolNotFound": -32602,
+    "PromptNotFound": -32602,
+    "InternalError": -32603,
+    "ProtocolError": -32603,
+    "HeaderMismatch": -32020,
+    "MissingCapability": -32021,
+    "UnsupportedRevision": -32022,
+    "Busy": 429,
+}
+
+
+def test_every_exception_has_one_root() -> None:
+    assert all(issubclass(kind, MCPError) for kind in EVERY)
+    assert all(kind.__doc__ for kind in EVERY)
+
+
+def test_what_is_ours_to_send_has_a_code_and_nothing_else_has() -> None:
+    assert {kind.__name__: kind.code for kind in EVERY if issubclass(kind, ProtocolError)} == CODES
+    for kind in EVERY:
+        if not issubclass(kind, ProtocolError):
+            assert not hasattr(kind, "code"), kind
+
+
+def test_the_drawing_shows_every_exception() -> None:
+    assert errors.__doc__ is not None
+    assert not [kind.__name__ for kind in EVERY if kind.__name__ not in errors.__doc__]
+
+
+def test_ours_and_theirs_are_different_things() -> None:
+    theirs = PeerError(-5, "no", {"a": 1})
+    assert (theirs.code, theirs.message, theirs.data, str(theirs)) == (-5, "no", {"a": 1}, "no (-5)")
+    assert not isinstance(theirs, ProtocolError)
+    assert not issubclass(TransportError, ProtocolError)
+    assert not issubclass(ToolError, ProtocolError)
+    assert not issubclass(AuthError, ProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("exc", "message", "data"),
+    [
+        (MethodNotFound("a/b"), "Method not found: a/b", None),
+        (ToolNotFound("fly"), "Unknown tool: fly", None),
+        (PromptNotFound("fly"), "Unknown prompt: fly", None),
+        (ResourceNotFound("a:b"), "Resource not found", {"uri": "a:b"}),
+        (
+            MissingCapability({"roots": {}, "sampling": {"tools": {}}}),
+            "The client did not declare what this request needs: roots, sampling",
+            {"requiredCapabilities": {"roots": {}, "sampling": {"tools": {}}}},
+        ),
+        (
+            UnsupportedRevision("1999", ("b", "a")),
+            "Unsupported protocol version 1999; this server speaks b, a",
+            {"supported": ["b", "a"], "requested": "1999"},
+        ),
+        (Busy("later", 0.25), "later", {"retryAfterMs": 250}),
+    ],
+)
+def test_what_is_sent(exc: ProtocolError, message: str, data: object) -> None:
+    assert (exc.message, exc.data, str(exc)) == (message, data, message)
+
+
+@pytest.mark.parametrize("kind", [MethodNotFound, ToolNotFound, PromptNotFound])
+def test_what_a_peer_sent_is_repeated_short_and_harmless(kind: type[ProtocolError]) -> None:
+    said = kind("\x1b[31m\r\n" + "x" * 10_000).message  # pyright: ignore[reportCallIssue]
+    assert said.isprintable()
+    assert len(said) < 400
+
+
+def test_a_revision_is_repeated_in_part() -> None:
+    exc = UnsupportedRevision("x" * 10_000, ())
+    assert len(exc.message) < 300
+    assert exc.data["requested"] == "x" * 64
+
+
+def test_a_no_has_words_of_its_own() -> None:
+    assert str(Declined()) == "The user declined to answer."
+    assert str(Dismissed()) == "The user dismissed the question."
+    assert str(Declined("Not now")) == "Not now"
+    assert issubclass(Declined, ToolError)
+    assert issubclass(Dismissed, ToolError)
+
+
+def test_a_share_used_up_is_told_apart() -> None:
+    assert (Busy("x").own, Busy("x", own=True).own, Busy("x").retry_after) == (False, True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("denied", "expected"),
+    [
+        (Denied(), ("Authentication is required", 401, "Bearer")),
+        (Denied("Not you", status=403), ("Not you", 403, "")),
+        (Denied(challenge='Bearer realm="x"'), ("Authentication is required", 401, 'Bearer realm="x"')),
+    ],
+)
+def test_who_is_turned_away_is_told_what_is_missing(denied: Denied, expected: tuple[str, int, str]) -> None:
+    assert (str(denied), denied.status, denied.challenge) == expected
+
+
+@given(st.text(max_size=300), st.integers(1, 200))
+def test_clipped_text_is_short_and_prints(text: str, limit: int) -> None:
+    clipped = clip(text, limit)
+    assert clipped.isprintable()
+    if text.isprintable():
+        assert len(clipped) <= limit
+        assert clipped == text or (clipped.endswith("…") and text.startswith(clipped[:-1]))
+    else:
+        assert len(clipped) <= 10 * limit
+
+
+def test_clipped_text_may_hold_half_a_surrogate_pair() -> None:
+    assert clip("a\ud800b") == "a\\ud800b"

@@ -1,0 +1,416 @@
+"""The joint: how a server is run over each transport, in a process of its own, and how that process ends."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dovetail import Limits, Server
+from dovetail.serve import _Signals
+from dovetail.transports.asgi import Endpoint
+from dovetail.transports.duplex import Duplex
+
+PATIENCE = 30.0
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+PROGRAM = """
+import asyncio, json, os, sys, time
+from contextlib import asynccontextmanager
+from dovetail import Limits, Server
+
+@asynccontextmanager
+async def lifespan():
+    if "no-start" in sys.argv:
+        raise ValueError("no database")
+    print("entered", file=sys.stderr, flush=True)
+    yield
+    print("left", file=sys.stderr, flush=True)
+
+app = Server("served", lifespan=lifespan, limits=Limits(drain=0.2, hard_stop=1.0))
+
+@app.tool
+async def echo(text: str) -> str:
+    print("a word in between")
+    return text
+
+@app.tool
+async def forever() -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+@app.tool(inline=True)
+def block() -> str:
+    print("blocking", file=sys.stderr, flush=True)
+    time.sleep(60)
+    return "never"
+
+@app.tool(inline=True)
+def pid() -> int:
+    return os.getpid()
+
+@app.tool(inline=True)
+def crash() -> None:
+    os._exit(9)
+
+app.run(sys.argv[1], **json.loads(sys.argv[2]))
+"""
+
+
+def call(name: str, id: Any = 1, **arguments: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments, "_meta": META}
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+
+
+def line(message: Any) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def text(answer: Any) -> str:
+    return answer["result"]["content"][0]["text"]
+
+
+class Child:
+    """A server in a process of its own."""
+
+    def __init__(self, transport: str, *more: str, **options: Any) -> None:
+        command = [sys.executable, "-c", PROGRAM, transport, json.dumps(options), *more]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        self.heard: list[str] = []
+        self._news = threading.Condition()
+        self._ear = threading.Thread(target=self._listen, daemon=True)
+        self._ear.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for raw in self.process.stderr:
+            with self._news:
+                self.heard.append(raw.decode().rstrip())
+                self._news.notify_all()
+        with self._news:
+            self.heard.append("")
+            self._news.notify_all()
+
+    def hears(self, words: str) -> str:
+        """The first line on stderr with these words."""
+        found: list[str] = []
+
+        def there() -> bool:
+            found[:] = [one for one in self.heard if words in one]
+            return bool(found) or self.heard[-1:] == [""]
+
+        with self._news:
+            assert self._news.wait_for(there, PATIENCE)
+        assert found, self.heard
+        return found[0]
+
+    def send(self, *messages: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"".join(map(line, messages)))
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def ends(self) -> int:
+        return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def running(transport: str, *more: str, **options: Any) -> Iterator[Child]:
+    child = Child(transport, *more, **options)
+    try:
+        yield child
+    finally:
+        child.process.kill()
+        child.process.wait()
+        child._ear.join(PATIENCE)
+        for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+# Standard streams
+
+
+def test_standard_streams_until_the_client_closes_them() -> None:
+    with running("stdio") as child:
+        child.send(call("echo", text="hello"))
+        assert text(child.answer()) == "hello"
+        child.hears("a word in between")
+        child.close()
+        assert child.ends() == 0
+        child.hears("left")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_standard_streams_until_a_signal_comes(number: signal.Signals) -> None:
+    with running("stdio") as child:
+        child.send(call("echo", text="hello"), call("forever", 2))
+        assert text(child.answer()) == "hello"
+        child.process.send_signal(number)
+        assert child.ends() == 0
+        child.hears("left")
+
+
+@pytest.mark.parametrize("end", ["close", "signal"])
+def test_a_blocked_server_ends_all_the_same(end: str) -> None:
+    with running("stdio") as child:
+        child.send(call("block"))
+        child.hears("blocking")
+        if end == "close":
+            child.close()
+        else:
+            child.process.terminate()
+        assert child.ends() == 0
+
+
+def test_a_server_that_cannot_start_says_so() -> None:
+    with running("stdio", "no-start") as child:
+        assert child.ends() != 0
+        child.hears("no database")
+
+
+# HTTP
+
+
+def address(child: Child) -> tuple[str, int]:
+    told = child.hears("served is at http://")
+    host, _, port = told.split("//")[1].split("/")[0].partition(":")
+    return host, int(port)
+
+
+def post(child: Child, message: Any) -> Any:
+    connection = http.client.HTTPConnection(*address(child), timeout=PATIENCE)
+    headers = {
+        "content-type": "application/json",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": message["method"],
+        "mcp-name": message["params"]["name"],
+    }
+    try:
+        connection.request("POST", "/mcp", json.dumps(message), headers)
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def test_http_until_a_signal_comes() -> None:
+    with running("http", port=0) as child:
+        assert text(post(child, call("echo", text="hello"))) == "hello"
+        assert address(child)[0] == "127.0.0.1"
+        child.process.terminate()
+        assert child.ends() == 0
+        child.hears("left")
+
+
+def test_a_blocked_http_server_ends_within_its_limit() -> None:
+    with running("http", port=0) as child:
+        blocked = threading.Thread(target=_quietly, args=(child,))
+        blocked.start()
+        child.hears("blocking")
+        child.process.terminate()
+        assert child.ends() == 75
+        blocked.join(PATIENCE)
+
+
+def _quietly(child: Child) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        post(child, call("block"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_http_server_that_cannot_start_says_so_and_ends(workers: int) -> None:
+    options = {"workers": workers, "sessions": False} if workers > 1 else {}
+    with running("http", "no-start", port=0, **options) as child:
+        assert child.ends() not in (0, -signal.SIGKILL)
+        child.hears("no database")
+        assert len([one for one in child.heard if "no database" in one]) <= 2 * workers
+
+
+def test_several_workers_share_a_port_and_one_that_dies_is_replaced() -> None:
+    with running("http", port=0, workers=2, sessions=False) as child:
+        assert text(post(child, call("echo", text="hello"))) == "hello"
+        before = workers_of(child, 2)
+        assert int(text(post(child, call("pid")))) in before
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            post(child, call("crash"))
+        after = workers_of(child, 2, other_than=before)
+        assert len(before & after) == 1
+        assert text(post(child, call("echo", text="still here"))) == "still here"
+        child.process.terminate()
+        assert child.ends() == 0
+        assert not any(map(psutil.pid_exists, before | after))
+
+
+def workers_of(child: Child, count: int, other_than: frozenset[int] = frozenset()) -> frozenset[int]:
+    """The processes at work, once there are so many of them and they are others than before."""
+    pause = threading.Event()
+    for _ in range(1000):
+        found = frozenset(one.pid for one in psutil.Process(child.process.pid).children())
+        if len(found) == count and found != other_than:
+            return found
+        pause.wait(0.01)
+    raise TimeoutError("the workers did not come")
+
+
+# Sockets
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")
+def test_a_unix_socket_until_a_signal_comes(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with running("unix", path=path) as child:
+        child.hears("entered")
+        with contextlib.closing(_connected(path)) as client:
+            client.sendall(line(call("echo", text="hello")))
+            assert text(json.loads(client.makefile("rb").readline())) == "hello"
+            child.process.terminate()
+            assert child.ends() == 0
+            assert client.recv(10) == b""
+
+
+def _connected(path: str) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE)
+    pause = threading.Event()
+    for _ in range(1000):
+        try:
+            client.connect(path)
+        except OSError:
+            pause.wait(0.01)
+        else:
+            return client
+    raise TimeoutError(path)
+
+
+def test_a_tcp_port_until_a_signal_comes() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running("tcp", port=port) as child:
+        child.hears("entered")
+        client = _dialled(port)
+        with contextlib.closing(client):
+            client.sendall(line(call("echo", text="hello")))
+            assert text(json.loads(client.makefile("rb").readline())) == "hello"
+        child.process.terminate()
+        assert child.ends() == 0
+
+
+def _dialled(port: int) -> socket.socket:
+    pause = threading.Event()
+    for _ in range(1000):
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        except OSError:
+            pause.wait(0.01)
+    raise TimeoutError(port)
+
+
+# In this process
+
+
+@pytest.mark.parametrize("transport", ["", "carrier pigeon", "STDIO"])
+def test_a_transport_nobody_knows(transport: str) -> None:
+    with pytest.raises(ValueError, match="'stdio', 'http', 'unix' or 'tcp'"):
+        Server("any").run(transport)
+
+
+def test_sessions_cannot_be_shared_by_workers() -> None:
+    with pytest.raises(ValueError, match="sessions=False"):
+        Server("any").run("http", workers=2)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.20", "example.com"])
+def test_the_world_is_not_served_by_accident(host: str) -> None:
+    with pytest.raises(ValueError, match="anonymous=True"):
+        Server("any").run("http", host=host)
+
+
+def test_an_unknown_option_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        Server("any").run("stdio", colour="red")
+    with pytest.raises(TypeError, match="colour"):
+        Server("any").asgi(colour="red")  # pyright: ignore[reportCallIssue]
+
+
+async def test_a_link_is_a_connection_over_anything() -> None:
+    app, written = Server("any"), asyncio.Queue[bytes]()
+
+    @app.tool
+    async def echo(text: str) -> str:
+        return text
+
+    link = app.link(written.put_nowait, principal="alice")
+    assert isinstance(link, Duplex)
+    link.receive(json.dumps(call("echo", text="hello")).encode())
+    async with asyncio.timeout(PATIENCE):
+        assert text(json.loads(await written.get())) == "hello"
+    await link.close()
+
+
+async def test_an_asgi_application_starts_and_stops_its_server() -> None:
+    steps: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan() -> Any:
+        steps.append("entered")
+        yield
+        steps.append("left")
+
+    app = Server("any", lifespan=lifespan, limits=Limits()).asgi(path="/tools")
+    assert isinstance(app, Endpoint)
+    coming = ["lifespan.startup", "lifespan.shutdown"]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": coming.pop(0)}
+
+    async def send(message: dict[str, Any]) -> None:
+        steps.append(message["type"])
+
+    await app({"type": "lifespan"}, receive, send)
+    assert steps == ["entered", "lifespan.startup.complete", "left", "lifespan.shutdown.complete"]
+
+
+async def test_signals_are_told_at_once_and_put_back() -> None:
+    before, steps = signal.getsignal(signal.SIGTERM), []
+    told = asyncio.Event()
+    with _Signals(lambda: steps.append("at once"), told.set):
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            await told.wait()
+    assert steps == ["at once"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_in_another_thread_signals_are_somebody_elses() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def inner() -> None:
+        with _Signals(lambda: None, lambda: None):
+            assert signal.getsignal(signal.SIGTERM) is before
+
+    await asyncio.to_thread(asyncio.run, inner())
+    assert signal.getsignal(signal.SIGTERM) is before
