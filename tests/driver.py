@@ -42,6 +42,7 @@ import contextlib
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
@@ -776,10 +777,26 @@ async def _process(app: Any, peer: Peer) -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE):
             await process.wait()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        _kill_all_of(process)
+        await process.wait()
         await listening
+
+
+def _kill_all_of(process: asyncio.subprocess.Process) -> None:
+    """Whatever a process of `spawn` and its children left running."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def put_down(process: asyncio.subprocess.Process) -> None:
+    """End a process of `spawn`: politely, and if that does not help, with everything it started."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await process.communicate()
+    finally:
+        _kill_all_of(process)
 
 
 async def _hear(stderr: asyncio.StreamReader, peer: Peer) -> None:
@@ -794,7 +811,14 @@ async def spawn(factory: Callable[[], Server], transport: str = "stdio", **optio
     command = [sys.executable, str(Path(__file__).with_name("child.py")), inspect.getfile(factory), factory.__name__]
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        *command, transport, json.dumps(options), stdin=pipe, stdout=pipe, stderr=pipe, limit=64 * 1024 * 1024
+        *command,
+        transport,
+        json.dumps(options),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        limit=64 * 1024 * 1024,
+        start_new_session=True,
     )
 
 

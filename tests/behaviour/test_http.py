@@ -20,7 +20,7 @@ from behaviour import programs
 from behaviour.manifest import requirement
 from behaviour.stage import Stage, call, refused, text
 from dovetail import Context, Limits, Server
-from driver import DRAFT, JSON_AND_STREAM, MODERN, Peer, connect, serving, serving_asgi, spawn
+from driver import DRAFT, JSON_AND_STREAM, MODERN, Peer, connect, put_down, serving, serving_asgi, spawn
 from rawhttp import PATIENCE, Response, Web
 
 
@@ -539,10 +539,7 @@ async def running(**options: Any) -> AsyncIterator[tuple[asyncio.subprocess.Proc
     try:
         yield process, await listening_at(process)
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(PATIENCE):
-            await process.communicate()
+        await put_down(process)
 
 
 def client_of(port: int, revision: str, tls: ssl.SSLContext | None = None) -> Peer:

@@ -16,7 +16,7 @@ from behaviour import programs
 from behaviour.manifest import requirement
 from behaviour.stage import Stage, call, text
 from dovetail.transports.sockets import listening
-from driver import MODERN, connect, spawn
+from driver import MODERN, connect, put_down, spawn
 from rawhttp import PATIENCE
 
 END_WITHIN = 5.0  # two seconds are promised; the machine may be busy
@@ -224,7 +224,7 @@ async def test_a_process_serves_a_unix_socket_until_a_signal_comes(tmp_path: Pat
             assert await process.wait() == 0
         writer.close()
     finally:
-        await _over(process)
+        await put_down(process)
 
 
 @requirement("socket.run")
@@ -240,7 +240,7 @@ async def test_a_socket_left_behind_is_no_obstacle(tmp_path: Path) -> None:
             async with asyncio.timeout(END_WITHIN):
                 assert await process.wait() == (0 if number == signal.SIGTERM else -number)
         finally:
-            await _over(process)
+            await put_down(process)
 
 
 @requirement("socket.run")
@@ -254,7 +254,7 @@ async def test_a_process_serves_tcp_until_a_signal_comes(unused_tcp_port: int) -
             assert await process.wait() == 0
         writer.close()
     finally:
-        await _over(process)
+        await put_down(process)
 
 
 async def _connected(process: asyncio.subprocess.Process, dial: Any) -> Any:
@@ -271,10 +271,3 @@ async def _asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.write(says(MODERN, "tools/call", call("echo", text="hi"), id=1))
     async with asyncio.timeout(PATIENCE):
         assert text(json.loads(await reader.readline())["result"]) == "hi"
-
-
-async def _over(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-    async with asyncio.timeout(PATIENCE):
-        await process.communicate()

@@ -21,6 +21,7 @@ from dovetail.errors import (
 from dovetail.protocol import legacy
 from dovetail.protocol.exchange import Caller, Service
 from dovetail.protocol.legacy import Session, negotiate, open_session
+from dovetail.protocol.limits import Limits
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.lifecycle import Implementation, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.methods import REQUESTS
@@ -31,6 +32,7 @@ from dovetail.wire.tools import CallToolResult
 NEWEST, LAST, FIRST = "2026-07-28", "2025-11-25", "2024-11-05"
 TOOLS = "notifications/tools/list_changed"
 UPDATED = "notifications/resources/updated"
+LONGEST = Limits().uri
 EVERYTHING = ServerCapabilities(
     logging={},
     completions={},
@@ -50,7 +52,11 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         icons=[Icon(src="a:b")],
     )
     return SimpleNamespace(
-        implementation=ours, instructions="Count.", revisions=revisions, capabilities=lambda: capabilities
+        implementation=ours,
+        instructions="Count.",
+        revisions=revisions,
+        capabilities=lambda: capabilities,
+        limits=Limits(meta=1000),
     )
 
 
@@ -162,6 +168,12 @@ def test_an_empty_introduction_is_refused(params: Any) -> None:
         open_session({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}, service())
 
 
+def test_what_is_kept_of_an_introduction_has_a_size() -> None:
+    open_session(initialize(clientInfo={"name": "x" * 700, "version": "1"}), service())
+    with pytest.raises(InvalidParams, match="larger than 1000 bytes"):
+        open_session(initialize(clientInfo={"name": "x" * 1000, "version": "1"}), service())
+
+
 # Admission
 
 
@@ -259,6 +271,14 @@ def test_a_session_without_subscriptions_hears_of_no_resource() -> None:
     assert not session.wants(UPDATED, "a:1")
     with pytest.raises(InvalidParams, match="uri"):
         own(session, "resources/subscribe")
+
+
+def test_a_uri_has_a_limit() -> None:
+    session, _ = opened()
+    own(session, "resources/subscribe", uri="a:" + "x" * (LONGEST - 2))
+    for method in ("resources/subscribe", "resources/unsubscribe"):
+        with pytest.raises(InvalidParams, match=f"longer than {LONGEST}"):
+            own(session, method, uri="a:" + "x" * LONGEST)
 
 
 def test_subscriptions_have_a_limit_and_repeating_one_is_free() -> None:

@@ -166,6 +166,14 @@ def test_questions_are_told_apart(left: Any, right: Any) -> None:
     assert (digest(left) == digest(right)) == alike
 
 
+def test_what_no_peer_may_send_cannot_be_remembered_either() -> None:
+    deep: Any = 1
+    for _ in range(100):
+        deep = [deep]
+    state = SEALER.seal(Remembered(answers={}, questions={}, once={"k": deep}), BOUND, 600)
+    assert refused(SEALER, state)
+
+
 # Secrets
 
 

@@ -10,6 +10,15 @@ class Unusual(BaseException):
     """Outside Exception, as some libraries' control flow is."""
 
 
+class Unsayable(Exception):
+    """Fails again when it is asked what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("secret-detail")
+
+    __repr__ = __str__
+
+
 def _raising(make: Callable[[], BaseException]) -> Callable[[], NoReturn]:
     def fail() -> NoReturn:
         raise make()
@@ -45,6 +54,7 @@ RAISED: dict[str, Callable[[], Any]] = {
     "StopIteration": _raising(StopIteration),
     "StopAsyncIteration": _raising(StopAsyncIteration),
     "TimeoutError": _raising(TimeoutError),
+    "unsayable": _raising(Unsayable),
     "Unusual": _raising(lambda: Unusual("secret-detail")),
     "GeneratorExit": _raising(GeneratorExit),
     "BaseExceptionGroup": _raising(lambda: BaseExceptionGroup("secret-detail", [Unusual(), KeyboardInterrupt()])),

@@ -112,7 +112,8 @@ class Target:
 
 @contextlib.contextmanager
 def target(folder: Path, transport: str = "http", **options: Any) -> Iterator[Target]:
-    """A target of its own; options as `target.py` reads them."""
+    """A target of its own; options as `target.py` reads them, those of the transport under `run`."""
+    options["transport"] = options.pop("run", {})
     path = folder / f"log-{next(_ids)}.txt"
     # The development mode shows what is forgotten (files, coroutines), and takes memory that is not the server's.
     mode = ["-X", "dev"] if options.get("dev") else []
@@ -213,7 +214,11 @@ class Connection:
         self.socket.settimeout(timeout)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(("127.0.0.1", port))
+        try:
+            self.socket.connect(("127.0.0.1", port))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self.socket.makefile("rb")
         _opened.setdefault(port, []).append(self)

@@ -88,6 +88,7 @@ async def count(what: str, key: str) -> int:
 @app.tool
 async def block(seconds: float) -> str:
     """Hold up the event loop, as no tool should."""
+    sys.stderr.write("in the tool\n")
     time.sleep(seconds)  # noqa: ASYNC251
     return "done"
 
@@ -95,6 +96,7 @@ async def block(seconds: float) -> str:
 @app.tool
 def doze(seconds: float) -> str:
     """Hold up a thread."""
+    sys.stderr.write("in the tool\n")
     time.sleep(seconds)
     return "done"
 
@@ -147,6 +149,23 @@ async def late_fault(kind: str) -> Any:
     """Fail in one of many ways after having waited."""
     await asyncio.sleep(0)
     return FAULTS[kind]()
+
+
+@app.resource("bad://{kind}")
+async def bad_resource(kind: str) -> Any:
+    """Fail in one of many ways."""
+    return FAULTS[kind]()
+
+
+@app.prompt
+async def bad_prompt(kind: str) -> Any:
+    """Fail in one of many ways."""
+    return FAULTS[kind]()
+
+
+@app.complete("bad_prompt", "kind")
+async def bad_completion(value: str) -> Any:
+    return FAULTS[value]()
 
 
 @app.tool

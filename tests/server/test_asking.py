@@ -231,6 +231,28 @@ async def test_questions_asked_side_by_side(revision: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("fault", [True, False])
+async def test_questions_asked_in_a_task_group(revision: str, fault: bool) -> None:
+    async def run(ctx: Context) -> str:
+        async with asyncio.TaskGroup() as group:
+            left, right = group.create_task(ctx.elicit("Left?", int)), group.create_task(ctx.elicit("Right?", int))
+            if fault:
+                group.create_task(failing())
+        return f"{left.result()} {right.result()}"
+
+    async def failing() -> None:
+        raise ValueError("of the author's")
+
+    answers = {"elicitation/create": lambda params: accept({"value": 1 if params["message"] == "Left?" else 2})}
+    client = Client(app_with(run), revision, answers=answers)
+    result = await client.ask_through("run")
+    if fault:
+        assert "tool run failed" in failed(result)
+    else:
+        assert text(result) == "1 2"
+
+
+@BOTH
 async def test_questions_in_resources_and_prompts(revision: str) -> None:
     app = Server("asker")
 

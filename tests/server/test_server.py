@@ -1,6 +1,7 @@
 """Server: what registration accepts, how an exchange becomes a result, and that nothing an author does gets out."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
@@ -470,6 +471,26 @@ async def test_an_author_who_raises_what_ends_generators_is_contained() -> None:
     assert "tool run failed" in failed(await Client(app).call("run"))
 
 
+@pytest.mark.parametrize("end", ["answered", "refused", "failed"])
+async def test_what_an_author_left_running_has_lost_its_ear(end: str) -> None:
+    app, kept = Server("any"), []
+
+    @app.tool
+    async def run(ctx: Context) -> None:
+        kept.append(ctx)
+        await ctx.progress(1)
+        if end == "refused":
+            raise InvalidParams("no")
+        if end == "failed":
+            raise ValueError
+
+    client = Client(app)
+    with contextlib.suppress(InvalidParams):
+        await client.request("tools/call", {"name": "run"}, progressToken=1)
+    await kept[0].progress(2)
+    assert len(client.said) == 1
+
+
 # Cancellation and time
 
 
@@ -557,6 +578,27 @@ async def test_a_caller_has_a_share_of_the_calls() -> None:
         pause.go.set()
     assert text(await alice.call("pause")) == "done"
     assert not app._calls
+
+
+async def test_large_messages_at_work_have_a_limit_together() -> None:
+    app, pause = pausing(limits=Limits(calls_bytes=3_000_000))
+    client = Client(app)
+
+    def sized(size: int) -> Exchange:
+        exchange = client.exchange("tools/call", {"name": "pause"})
+        exchange.size = size
+        return exchange
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.run(sized(2_000_000)))
+        await began(pause)
+        with pytest.raises(Busy, match="Too many calls"):
+            await client.run(sized(2_000_000))
+        group.create_task(client.run(sized(1_000_000)))
+        group.create_task(client.run(sized(100)))
+        await asyncio.sleep(0)
+        pause.go.set()
+    assert text(await client.run(sized(5_000_000))) == "done"
 
 
 async def test_a_uri_has_a_limit() -> None:
@@ -754,6 +796,13 @@ async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:
         await Client(Server("any")).request("subscriptions/listen", {"notifications": {}})
     with pytest.raises(InvalidParams):
         await Client(calculator()).request("subscriptions/listen", {"notifications": 5})
+
+
+async def test_a_uri_listened_to_has_a_limit() -> None:
+    app = Server("any", offers=["resources"], limits=Limits(uri=10))
+    filter = {"resourceSubscriptions": ["a:" + "x" * 9]}
+    with pytest.raises(InvalidParams, match="longer than 10"):
+        await Client(app).request("subscriptions/listen", {"notifications": filter})
 
 
 async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:

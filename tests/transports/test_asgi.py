@@ -167,6 +167,15 @@ async def test_a_large_meta_is_refused() -> None:
     assert (await post(endpoint(Stand(meta=200)), modern(text="y" * 300))).status == 200
 
 
+async def test_an_exchange_knows_how_large_its_message_was() -> None:
+    stand = Stand()
+    app = endpoint(stand)
+    session = await opened(app, "2025-03-26")
+    for message, headers in ((modern(), {}), (request(), session), ([request()], session)):
+        await post(app, message, headers)
+        assert stand.seen[-1].size == len(body(message))
+
+
 async def test_equal_ids_of_different_requests_are_no_matter() -> None:
     held = Held()
     app = endpoint(Stand(held))

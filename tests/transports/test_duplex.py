@@ -323,27 +323,22 @@ async def test_what_is_said_on_the_way_comes_before_the_answer() -> None:
     assert (first["params"], second["params"], text(answer)) == ({"n": 1}, {"n": 2}, "done")
 
 
-@pytest.mark.parametrize("end", ["answered", "cancelled", "refused"])
-async def test_nothing_is_said_about_a_request_that_is_over(end: str) -> None:
-    kept: list[Exchange] = []
-
-    async def work(exchange: Exchange) -> Any:
-        kept.append(exchange)
-        if end == "refused":
-            raise InvalidParams("no")
-        if end == "cancelled":
-            await asyncio.Event().wait()
-        return said("done")
-
-    line = Line(Stand(work))
+async def test_nothing_is_said_about_a_request_that_was_cancelled() -> None:
+    held = Held()
+    line = Line(Stand(held))
     line.send(modern(id=1))
-    if end == "cancelled":
-        await until(lambda: kept)
-        line.send(notice("notifications/cancelled", requestId=1))
-    else:
-        await line.answer()
-    await kept[0].notify("notifications/progress", {"progressToken": 1, "progress": 1})
+    await until(lambda: held.began)
+    line.send(notice("notifications/cancelled", requestId=1))
+    await line.stand.seen[0].notify("notifications/progress", {"progressToken": 1, "progress": 1})
     await line.quiet()
+
+
+async def test_an_exchange_knows_how_large_its_message_was() -> None:
+    line = Line().open(BATCHING)
+    for message in (modern(text="x"), request(id=2, text="y"), [request(id=3, text="z")]):
+        line.send(message)
+        await line.answer()
+        assert line.stand.seen[-1].size == len(json.dumps(message))
 
 
 async def test_a_peer_that_does_not_read_is_waited_for() -> None:

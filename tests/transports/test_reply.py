@@ -159,6 +159,13 @@ async def test_a_cancelled_request_ends_without_a_result(spoken: bool) -> None:
     assert wire.events == (['"first"'] if spoken else [])
 
 
+async def test_a_cancelled_request_of_one_who_takes_only_documents_has_no_content() -> None:
+    wire = Wire()
+    one = reply(wire, "json")
+    await one.end()
+    assert (wire.start["status"], wire.body, wire.ended) == (204, b"", True)
+
+
 # Keeping quiet streams alive
 
 

@@ -679,6 +679,17 @@ async def test_a_session_nobody_uses_goes() -> None:
     await gone(app, await opened(app))
 
 
+async def test_a_session_that_is_over_is_not_served_even_before_it_is_swept_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = endpoint(Stand(session_lifetime=0.01))
+    session = await opened(app)
+    monkeypatch.setattr(app._sessions, "_sweep", lambda: None)
+    await asyncio.sleep(0.02)
+    assert (await post(app, request(), session)).status == 404
+    assert len(app._sessions) == 0
+
+
 async def test_a_session_goes_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SWEEP", 0.005)
     held = Held()

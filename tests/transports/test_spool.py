@@ -47,6 +47,27 @@ def test_slices_survive_a_move_in_the_middle(data: bytes, move: int) -> None:
         module.SLICE = original
 
 
+@given(st.lists(st.binary(min_size=1, max_size=30) | st.sampled_from(["read", "disk"]), max_size=20))
+def test_bytes_may_be_added_while_others_go_on(steps: list[Any]) -> None:
+    original, module.SLICE = module.SLICE, 10
+    try:
+        spool, added, gone = Spool(Budget(60)), b"", b""
+        for step in steps:
+            if step == "disk":
+                spool.to_disk()
+            elif step == "read":
+                gone += spool.part(len(gone)) if spool.size else b""
+            else:
+                spool.append(step)
+                added += step
+        while spool.size and (part := spool.part(len(gone))):
+            gone += part
+        assert gone == added
+        spool.close()
+    finally:
+        module.SLICE = original
+
+
 def test_those_who_wait_share_one_budget() -> None:
     budget = Budget(100)
     first, second = spooled(b"x" * 80, budget), spooled(b"y" * 80, budget)

@@ -220,6 +220,17 @@ async def test_what_runs_is_finished_before_the_server_stops() -> None:
         assert (await answer(reader))[0] == 200
 
 
+async def test_a_request_that_is_not_all_here_is_sent_away_when_the_server_stops() -> None:
+    async with site() as here:
+        reader, writer = await here.connect()
+        data = whole(modern())
+        writer.write(data[:-3])
+        await until(lambda: any(one._body for one in here.server.server_state.connections))
+        here.server.should_exit = True
+        assert await status(reader) == 503
+        await closed(reader)
+
+
 async def test_every_signal_is_told_and_none_is_fatal() -> None:
     times: list[int] = []
 

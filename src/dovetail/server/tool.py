@@ -4,7 +4,7 @@ A call executes; it never inspects a signature or walks a schema.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from dovetail.errors import ToolError, clip
 from dovetail.protocol.downgrade import is_wrapped
@@ -14,8 +14,11 @@ from dovetail.server.context import Context
 from dovetail.server.runner import Runner, describe, own_name
 from dovetail.server.signature import compile_signature
 from dovetail.wire import tools as wire
+from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
+
+_SMALL: Final = 2048  # bytes of arguments whose every problem is told
 
 
 class Tool:
@@ -100,12 +103,22 @@ class Verbatim:
         return (), kwargs
 
     def _check(self, arguments: dict[str, Any]) -> None:
+        if self._validator.is_valid(arguments):
+            return
+        # All problems of a call are found at once: of a large one that can take seconds, so there one must do.
+        many = len(encode(arguments)) <= _SMALL
+        found = self._validator.iter_errors(arguments) if many else [self._first(arguments)]
         problems = [
             f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {clip(error.message, 200)}"
-            for error, _ in zip(self._validator.iter_errors(arguments), range(10), strict=False)
+            for error, _ in zip(found, range(10), strict=False)
         ]
-        if problems:
-            raise ToolError("Invalid arguments: " + "; ".join(problems))
+        raise ToolError("Invalid arguments: " + "; ".join(problems))
+
+    def _first(self, arguments: dict[str, Any]) -> Any:
+        try:
+            self._validator.validate(arguments)
+        except ValueError as error:
+            return error
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:

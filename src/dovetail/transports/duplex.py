@@ -154,7 +154,6 @@ class Duplex:
 
     async def _serve(self, exchange: Exchange, reply: Write) -> None:
         answer = await self._answer(exchange)
-        exchange.emit = None
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
             return  # cancelled meanwhile: whoever did it has settled it

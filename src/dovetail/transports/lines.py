@@ -16,12 +16,11 @@ from dovetail.transports.spool import SLICE, Budget, Spool
 class Framer:
     """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
 
-    __slots__ = ("_held", "_size", "_skipping", "limit")
+    __slots__ = ("_held", "_skipping", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._held: list[bytes] = []
-        self._size = 0
+        self._held = bytearray()  # a list of pieces would take twenty times the size of a line cut small
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes | None]:
@@ -31,27 +30,25 @@ class Framer:
         for piece in ended:
             if self._skipping:
                 self._skipping = False
-            elif self._size + len(piece) > self.limit:
+            elif len(self._held) + len(piece) > self.limit:
                 self._drop(lines)
             else:
                 if self._held:
-                    piece = b"".join((*self._held, piece))
-                    self._drop(None)
+                    self._held += piece
+                    piece = bytes(self._held)
+                    self._held.clear()
                 if piece and piece != b"\r":
                     lines.append(piece)
         if rest and not self._skipping:
-            self._held.append(rest)
-            self._size += len(rest)
-            if self._size > self.limit:
+            self._held += rest
+            if len(self._held) > self.limit:
                 self._drop(lines)
                 self._skipping = True
         return lines
 
-    def _drop(self, lines: list[bytes | None] | None) -> None:
+    def _drop(self, lines: list[bytes | None]) -> None:
         self._held.clear()
-        self._size = 0
-        if lines is not None:
-            lines.append(None)
+        lines.append(None)
 
 
 class Channel(Protocol):

@@ -322,7 +322,7 @@ class Sessions:
     def _expired(self, session: Session, now: float) -> bool:
         limits, age = self._limits, now - session.born
         unopened = not session.rules.ready and age > limits.session_opening
-        unused = session.quiet and now - session.used > limits.session_idle
+        unused = now - session.used > limits.session_idle and session.quiet
         return unopened or unused or age > limits.session_lifetime
 
     async def close(self) -> None:

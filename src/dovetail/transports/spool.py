@@ -4,6 +4,7 @@ A client that sends or reads slowly keeps its bytes waiting. Many such clients t
 no one else should have to wait for them: what is too much lies in an unnamed temporary file.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO
@@ -36,6 +37,7 @@ class Spool:
         """Add bytes at the end."""
         self.size += len(data)
         if self._file is not None:
+            self._file.seek(0, os.SEEK_END)  # a slice may have been read meanwhile
             self._file.write(data)
             return
         self._pieces.append(data)

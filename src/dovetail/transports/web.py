@@ -172,7 +172,7 @@ def configure(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
 def bound_socket(host: str, port: int) -> socket.socket:
     """A listening socket, made before anything else so that a taken port is a plain error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle on
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

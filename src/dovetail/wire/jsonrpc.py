@@ -54,7 +54,7 @@ def notice(method: str, params: Any = None) -> bytes:
 
 def result(id: Id, body: bytes) -> bytes:
     """A successful response around an already encoded result."""
-    return b'%s%s,"result":%s}' % (_RESULT, encode(id), body)
+    return b"".join((_RESULT, encode(id), b',"result":', body, b"}"))
 
 
 def failure(id: Id | None, code: int, message: str, data: Any = None) -> bytes:

@@ -1,0 +1,114 @@
+"""Pages: a list in parts whose ends stay where they are, whatever comes and goes elsewhere."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.errors import InvalidParams
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server.paging import Pages
+from dovetail.server.resource import Lifetime
+from dovetail.wire.tools import ListToolsResult, Tool
+from server.calling import LAST, NEWEST
+
+LIFE = Lifetime(5, "public")
+
+
+class Entry:
+    def __init__(self, name: str) -> None:
+        self.declaration = Tool(name=name, input_schema={"type": "object"}, title="T")
+
+
+def entries(*names: str) -> dict[str, Entry]:
+    return {name: Entry(name) for name in names}
+
+
+def page(pages: Pages, items: dict[str, Entry], cursor: Any = None, revision: str = NEWEST, **params: Any) -> Any:
+    given = params | ({} if cursor is None else {"cursor": cursor})
+    exchange = Exchange(1, "tools/list", given, {}, Caller(revision, revision == NEWEST))
+    return json.loads(pages.page(exchange, items, "tools", ListToolsResult, LIFE))
+
+
+def names(found: Any) -> list[str]:
+    return [tool["name"] for tool in found["tools"]]
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 6), st.lists(st.text(min_size=1, max_size=5), max_size=20, unique=True))
+def test_the_pages_together_are_the_list(size: int, listed: list[str]) -> None:
+    pages, items, cursor, found = Pages(size, 4096), entries(*listed), None, []
+    for _ in range(len(listed) + 1):
+        one = page(pages, items, cursor)
+        found.append(names(one))
+        cursor = one.get("nextCursor")
+        if cursor is None:
+            break
+    assert [name for part in found for name in part] == listed
+    assert all(len(part) == size for part in found[:-1])
+    assert len(found[-1]) <= size
+
+
+def test_without_a_size_there_is_one_page() -> None:
+    found = page(Pages(None, 4096), entries(*map(str, range(1000))))
+    assert (len(found["tools"]), "nextCursor" in found) == (1000, False)
+
+
+def test_a_page_continues_after_its_last_item_whatever_came_before_it() -> None:
+    pages = Pages(2, 4096)
+    cursor = page(pages, entries("a", "b", "c", "d"))["nextCursor"]
+    pages.clear()
+    assert names(page(pages, entries("new", "b", "c", "d"), cursor)) == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "!!!",
+        "é",
+        base64.urlsafe_b64encode(b'["tools/list","gone"]').decode(),
+        base64.urlsafe_b64encode(b'["prompts/list","a"]').decode(),
+        base64.urlsafe_b64encode(b'["tools/list","a"]').decode() * 500,
+        5,
+        [],
+    ],
+)
+def test_a_cursor_nobody_was_given_is_refused(cursor: Any) -> None:
+    with pytest.raises(InvalidParams, match="Invalid params"):
+        page(Pages(1, 4096), entries("a", "b"), cursor)
+
+
+def test_a_page_is_encoded_once_until_the_list_changes() -> None:
+    pages, items = Pages(None, 4096), entries("a")
+    assert names(page(pages, items)) == ["a"]
+    items["b"] = Entry("b")
+    assert names(page(pages, items)) == ["a"]
+    pages.clear()
+    assert names(page(pages, items)) == ["a", "b"]
+
+
+def test_each_revision_has_pages_in_its_own_words() -> None:
+    pages, items = Pages(None, 4096), entries("a")
+    newest, last, first = page(pages, items), page(pages, items, None, LAST), page(pages, items, None, "2024-11-05")
+    assert (newest["ttlMs"], newest["cacheScope"]) == (5, "public")
+    assert set(last) == set(first) == {"tools"}
+    assert ["title" in one["tools"][0] for one in (newest, last, first)] == [True, True, False]
+
+
+def test_somebody_who_tries_cursors_does_not_fill_the_memory() -> None:
+    pages, items = Pages(1, 4096), entries(*(str(number) for number in range(1500)))
+    cursor = None
+    for _ in range(1500):
+        cursor = page(pages, items, cursor).get("nextCursor")
+    assert len(pages._encoded) <= 1000
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_page_holds_something(size: int) -> None:
+    with pytest.raises(ValueError, match="page_size"):
+        Pages(size, 4096)
