@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, OldStream, Pipe, Target
 
-EXAMPLES = int(os.environ.get("RELIABILITY_EXAMPLES", "90"))
+EXAMPLES = int(os.environ.get("RELIABILITY_EXAMPLES", "60"))
 relaxed = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import lab
 import pytest
-from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, MiB, Pipe, Start, Target, http, message
+from lab import CAPABILITIES, HANDSHAKE, NEWEST, VERSION, Client, MiB, Pipe, Start, Target, figure, http, message
 
 from dovetail import Limits
 
@@ -30,6 +30,7 @@ def bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     target.forget_peak()
     yield
     over = target.peak - idle
+    figure(f"T03 {request.node.name[:60]}", over / MiB, "MiB")
     assert over <= MOST, f"{over / MiB:.0f} MiB over idle"
     assert _door(target).healthy()
     assert "Traceback" not in target.log
@@ -38,6 +39,7 @@ def bounded(request: pytest.FixtureRequest) -> Iterator[None]:
 def _door(target: Target) -> Client | Pipe:
     if "door" not in target.extra:
         target.extra["door"] = Client(target) if target.port else Pipe(target)
+        assert target.extra["door"].healthy()  # what is idle has started
     return target.extra["door"]
 
 
@@ -157,20 +159,20 @@ def test_a_head_that_never_ends_is_refused(served: Target, piece: bytes) -> None
         assert connection.ended()
 
 
-@pytest.mark.parametrize(("over", "says_longer"), [(-1, False), (0, False), (1, True), (100_000, True)])
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A target with limits that are quickly reached."""
+    with lab.target(tmp_path_factory.mktemp("t03"), "http", limits={"uri": 200, "result": 1000}) as one:
+        yield one
+
+
+@pytest.mark.parametrize(("over", "good"), [(-1, True), (0, True), (1, False), (5000, False)])
 @pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
-def test_uri(start: Start, revision: str, over: int, says_longer: bool) -> None:
-    client = Client(start(limits={"uri": 200}), revision)
+def test_uri(small: Target, revision: str, over: int, good: bool) -> None:
     uri = "note://" + "u" * (200 + over - len("note:///text")) + "/text"
-    params = client.prepare("resources/read", {"uri": uri})
-    if len(uri) > 8000:
-        params = params.replace(b"mcp-name", b"x-ignored").replace(uri.encode() + b"\r", b"\r")
-        assert client.exchange(params).status in (200, 400)
-        return
-    answer = client.exchange(params).message
-    assert ("error" in answer) == says_longer
-    if says_longer:
-        assert answer["error"]["code"] == -32602
+    answer = Client(small, revision).request("resources/read", {"uri": uri}).message
+    assert ("result" in answer) == good
+    assert good or answer["error"]["code"] == -32602
 
 
 def test_a_subscription_is_no_place_to_store_things(served: Target) -> None:
@@ -196,15 +198,15 @@ def test_a_handshake_is_no_place_to_store_things(served: Target) -> None:
         assert good or answer["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
-def test_cursor(start: Start, revision: str) -> None:
-    first = Client(start(server={"page_size": 1}), revision).request("tools/list").message["result"]
+def test_cursor(start: Start) -> None:
+    first = Client(start(server={"page_size": 1})).request("tools/list").message["result"]
     cursor = first["nextCursor"]
-    for over, good in ((-1, True), (0, True), (1, False)):
-        client = Client(start(server={"page_size": 1}, limits={"cursor": len(cursor) - over}), revision)
-        answer = client.request("tools/list", {"cursor": cursor}).message
-        assert ("result" in answer) == good
-        assert good or answer["error"]["code"] == -32602
+    for over, good in ((0, True), (1, False)):
+        target = start(server={"page_size": 1}, limits={"cursor": len(cursor) - over})
+        for revision in (NEWEST, HANDSHAKE):
+            answer = Client(target, revision).request("tools/list", {"cursor": cursor}).message
+            assert ("result" in answer) == good
+            assert good or answer["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize(("over", "good"), [(-1, True), (0, True), (1, False), (MiB, False)])
@@ -225,9 +227,9 @@ def test_meta_on_stdio(piped: Target) -> None:
 
 
 @pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
-def test_result(start: Start, revision: str) -> None:
+def test_result(small: Target, revision: str) -> None:
     empty = len(json.dumps({"content": [{"type": "text", "text": ""}]}, separators=(",", ":")))
-    client = Client(start(limits={"result": 1000}), revision)
+    client = Client(small, revision)
     for over, good in ((-1, True), (0, True), (1, False), (100_000, False)):
         answer = client.call("blob", {"size": 1000 - empty + over}).message
         failed = "error" in answer or answer["result"].get("isError", False)
@@ -307,3 +309,30 @@ def test_no_answer_is_an_echo(served: Target, method: str, params: dict[str, Any
     """What is refused or corrected is not repeated at length: at most a few kilobytes come back for megabytes."""
     answer = Client(served, HANDSHAKE).request(method, params)
     assert len(answer.body) < 16_384, answer.body[:300]
+
+
+@pytest.mark.parametrize(("over", "status"), [(-1, 200), (0, 200), (1, 503)])
+@pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE])
+def test_bytes_of_all_calls_at_work(start: Start, revision: str, over: int, status: int) -> None:
+    """Large messages share a budget while they are worked on; small ones are not held up by them."""
+    client = Client(start(limits={"calls_bytes": MiB}), revision)
+
+    def waiting(size: int) -> bytes:
+        empty = client.prepare("tools/call", {"name": "wait", "arguments": {"key": "k", "text": ""}}, 1)
+        spare = size - len(empty.partition(b"\r\n\r\n")[2])
+        return client.prepare("tools/call", {"name": "wait", "arguments": {"key": "k", "text": "w" * spare}}, 1)
+
+    with client.begin(waiting(MiB // 2)) as first, client.begin(b"") as second:
+        client.call("until", {"what": "started", "key": "k"})
+        second.send(waiting(MiB // 2 + over))
+        if status == 200:
+            client.call("until", {"what": "started", "key": "k", "count": 2})
+        assert client.healthy()
+        if status == 503:
+            refused = second.answer()
+            assert refused.status == 503
+            assert "retry-after" in refused.headers
+        client.call("release", {"key": "k"})
+        assert first.answer().status == 200
+        assert status == 503 or second.answer().status == 200
+    assert client.exchange(waiting(MiB // 2 + over)).status == 200  # there is room again

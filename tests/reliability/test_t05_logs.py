@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, Connection, MiB, Pipe, Start, Target, http, message, mirrored
+from lab import HANDSHAKE, NEWEST, Client, Connection, MiB, Pipe, Start, Target, figure, http, message, mirrored
 
 EVENT = 1024
 FORGED = "\nERROR dovetail forged record"
@@ -92,6 +92,7 @@ def logged(target: Target, event: Callable[[Target], None]) -> str:
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_costs_little_log_and_no_control_characters(served: Target, name: str) -> None:
     text = logged(served, EVENTS[name])
+    figure(f"T05 log bytes, {name}", len(text.encode("utf-8", "surrogateescape")), "B")
     assert len(text.encode("utf-8", "surrogateescape")) <= EVENT
     assert not CONTROL.search(text)
     assert FORGED not in text
@@ -121,6 +122,7 @@ def test_others_do_not_wait_for_the_log(served: Target) -> None:
         assert quiet.healthy()
         slowest = max(slowest, time.monotonic() - began)
         noisy.connection().answer()
+    figure("T05 slowest echo beside a 3 MB exception text", slowest * 1000, "ms")
     assert slowest < 1.0  # the peers: 8 to 11 s for one such event
     assert served.cpu - cpu < 5.0
     assert served.log_size - before <= 10 * 8 * EVENT

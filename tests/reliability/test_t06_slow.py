@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import lab
 import psutil
 import pytest
-from lab import BOTH, HANDSHAKE, Client, Connection, MiB, OldStream, Pipe, Start, Target, http, message, within
+from lab import BOTH, HANDSHAKE, Client, Connection, MiB, OldStream, Pipe, Start, Target, figure, http, message, within
 
 TIMES = {"header_time": 0.5, "body_time": 0.6, "write_stall": 0.8, "keep_alive": 0.2}
 MOST = 64 * MiB
@@ -104,6 +104,7 @@ def test_stalled_bodies_do_not_pile_up_in_memory(hasty: Target) -> None:
         connection.send(head(hasty, MiB) + piece)
         held.append(connection)
     assert client.healthy()
+    figure("T06 100 bodies stalled at 1 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     assert all(connection.ended() for connection in held)
 
@@ -120,6 +121,7 @@ def test_clients_that_never_read_are_dropped(hasty: Target, revision: str, tool:
     data = client.prepare("tools/call", {"name": tool, "arguments": arguments}, **{lab.LOG_LEVEL: "error"})
     held = [client.begin(data, receive_buffer=4096) for _ in range(40)]
     within(lambda: client.healthy() and hasty.descriptors <= descriptors + 2, "all dropped")
+    figure(f"T06 40 that never read 5 MB ({tool}, {revision})", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     for connection in held:
         connection.close()
@@ -158,6 +160,7 @@ def test_the_old_transport_does_not_collect_what_nobody_reads(hasty: Target) -> 
             break
         if 404 in statuses:
             break
+    figure("T06 old stream, 100 unread results of 5 MB", (hasty.peak - idle) / MiB, "MiB")
     assert hasty.peak - idle < MOST, f"{(hasty.peak - idle) / MiB:.0f} MiB"
     assert Client(hasty).healthy()
     within(lambda: old.send(message("ping", None, "last")).status == 404, "the stream is dropped")

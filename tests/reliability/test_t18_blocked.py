@@ -1,9 +1,127 @@
-"""T18: a tool that holds up the loop is named in the log; tools in threads hold up nobody."""
+"""T18: a tool that holds up the loop is named in the log; tools in threads hold up nobody, and too many are told so."""
 
-from lab import Client, Start, within
+import time
+from collections import Counter
+
+from lab import HANDSHAKE, Client, OldStream, Pipe, Start, Target, figure, within
+
+REPORT = "the event loop has been blocked"
+
+
+def reported_after(target: Target, began: float) -> float:
+    """When the log said so, while the loop was still blocked."""
+    within(lambda: REPORT in target.log, "a report")
+    return time.monotonic() - began
+
+
+def check_report(target: Target) -> None:
+    text = target.log.partition(REPORT)[2]
+    assert "in block" in text
+    assert "time.sleep(seconds)" in text  # the very line
+    assert len(text.encode()) < 8192
 
 
 def test_a_blocked_loop_is_reported_with_its_stack(start: Start) -> None:
     target = start()
-    assert Client(target).call("block", {"seconds": 1.6}).text == "done"
-    within(lambda: "in block" in target.log, "a report with the stack")
+    client = Client(target)
+    client.healthy()
+    began = time.monotonic()
+    with client.begin_call("block", {"seconds": 2.2}) as held:
+        after = reported_after(target, began)
+        check_report(target)
+        assert held.answer().text == "done"
+    figure("T18 blocked loop reported after", after, "s")
+    assert after < 2.2  # while it was blocked; the peers say nothing at all
+    assert client.healthy()
+
+
+def test_on_stdio_too(start: Start) -> None:
+    target = start("stdio")
+    pipe = Pipe(target)
+    pipe.healthy()
+    began = time.monotonic()
+    id = pipe.begin_call("block", {"seconds": 2.2})
+    assert reported_after(target, began) < 2.2
+    check_report(target)
+    assert pipe.answer(id)["result"]["content"][0]["text"] == "done"
+    assert pipe.healthy()
+
+
+def test_a_loop_that_turns_is_not_reported(start: Start) -> None:
+    """Nor one that is held up for less than anyone would notice, however often."""
+    target = start()
+    client = Client(target)
+    for _ in range(10):
+        client.call("block", {"seconds": 0.1})
+    with client.begin_call("doze", {"seconds": 1.5}) as held:
+        assert held.answer().text == "done"
+    assert REPORT not in target.log
+
+
+def test_a_loop_blocked_again_and_again_does_not_fill_the_log(start: Start) -> None:
+    target = start()
+    client = Client(target)
+    for _ in range(2):
+        client.call("block", {"seconds": 1.5})
+    assert target.log.count(REPORT) == 1
+
+
+def test_sixty_synchronous_tools_hold_up_nobody(served: Target) -> None:
+    """The peers have 40 threads: there the sixty-first client waited more than seven seconds."""
+    sleeper, other, old = Client(served), Client(served), OldStream(served)
+    session = Client(served, HANDSHAKE)
+    for client in (other, session, old):
+        client.healthy()
+    held = [sleeper.begin_call("doze", {"seconds": 2.0}) for _ in range(60)]
+    slowest: dict[str, float] = {}
+    began = time.monotonic()
+    for _ in range(20):
+        for name, call in (
+            ("async", lambda: other.call("echo", {"text": "x"}).text),
+            ("sync", lambda: other.call("shout", {"text": "x"}).text),
+            ("session", lambda: session.call("echo", {"text": "x"}).text),
+            ("old", lambda: old.call("shout", {"text": "x"})["result"]["content"][0]["text"]),
+        ):
+            before = time.monotonic()
+            assert call() == "x"
+            slowest[name] = max(slowest.get(name, 0.0), time.monotonic() - before)
+    assert time.monotonic() - began < 2.0  # they were all still asleep
+    for name, seconds in slowest.items():
+        figure(f"T18 slowest {name} call beside 60 sleeping tools", seconds * 1000, "ms")
+    assert [one.answer().text for one in held] == ["done"] * 60
+
+
+def test_when_all_threads_are_taken_callers_are_told(start: Start) -> None:
+    target = start(limits={"threads": 4, "waiting": 6, "waiting_time": 0.3})
+    client = Client(target)
+    client.call("shout", {"text": "x"})
+    held = [client.begin_call("doze", {"seconds": 2.0}) for _ in range(4)]
+    more = [client.begin_call("shout", {"text": "x"}) for _ in range(12)]
+    assert client.call("echo", {"text": "free"}).text == "free"
+    answers = [one.answer() for one in more]
+    assert {one.status for one in answers} == {503}
+    assert all(int(one.headers["retry-after"]) >= 1 for one in answers)
+    said = Counter(one.message["error"]["message"] for one in answers)
+    # Six may wait, and give up after a while; more than that are refused at once.
+    assert said.keys() == {"Too many calls wait for a thread", "No thread became free in time"}
+    assert said["No thread became free in time"] <= 6
+    assert [one.answer().text for one in held] == ["done"] * 4
+    assert client.call("shout", {"text": "again"}).text == "again"
+
+
+def test_a_tool_that_blocks_one_client_delays_others_no_longer_than_it_blocks(start: Start) -> None:
+    """Nothing can run beside a blocked loop; what matters is that nothing is lost."""
+    target = start()
+    blocker, others = Client(target), [Client(target) for _ in range(10)]
+    for one in others:
+        one.healthy()
+    held = blocker.begin_call("block", {"seconds": 1.0})
+    data = [one.prepare("tools/call", {"name": "echo", "arguments": {"text": str(n)}}) for n, one in enumerate(others)]
+    began = time.monotonic()
+    for one, sent in zip(others, data, strict=True):
+        one.connection().send(sent)
+    assert [one.connection().answer().text for one in others] == [str(n) for n in range(10)]
+    waited = time.monotonic() - began
+    assert held.answer().text == "done"
+    figure("T18 wait of others beside a loop blocked for 1 s", waited, "s")
+    assert waited < 4.0

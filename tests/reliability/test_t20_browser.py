@@ -13,30 +13,39 @@ from doors import served_with
 from lab import BOTH, HANDSHAKE, Answer, Client, Connection, OldStream, Target, figure, http, message
 
 FOREIGN_HOSTS = [
-    "evil.example", "evil.example:{port}", "localhost.evil.example:{port}", "127.0.0.1.evil.example", "127.0.0.1.nip.io",
-    "user@localhost:{port}", "localhost:{port}@evil.example", "127.0.0.1:x@evil.example", "localhost@evil.example",
-    "localhost.:{port}", "localhost.", "127.0.0.1.", "0.0.0.0:{port}", "[::]:{port}", "[::ffff:127.0.0.1]:{port}",
-    "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.2", "127.0.0.1%00.evil.example", "localhost:{port}:{port}",
-    "localhost:", "localhost:99999999", "localhost:-1", "localhost:+80", "localhost:８０", "localhost/evil.example",
-    "localhost#evil.example", "localhost?evil.example", "localhost\\evil.example", "local host", "localhost evil.example",
-    "localhost,evil.example", "localhost;evil.example", "[::1", "::1", "::1]", "[::1]evil.example", "[::1].evil.example",
-    "[[::1]]", "[localhost]:{port}", "lоcalhost", "ｌocalhost", "localhost\t.evil.example", "*", "",
+    "evil.example", "evil.example:{port}", "localhost.evil.example:{port}", "127.0.0.1.evil.example",
+    "127.0.0.1.nip.io", "user@localhost:{port}", "localhost:{port}@evil.example", "127.0.0.1:x@evil.example",
+    "localhost@evil.example", "localhost.:{port}", "localhost.", "127.0.0.1.", "0.0.0.0:{port}", "[::]:{port}",
+    "[::ffff:127.0.0.1]:{port}", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.2",
+    "127.0.0.1%00.evil.example", "localhost:{port}:{port}", "localhost:", "localhost:99999999", "localhost:-1",
+    "localhost:+80", "localhost:\uff18\uff10", "localhost/evil.example", "localhost#evil.example",
+    "localhost?evil.example", "localhost\\evil.example", "local host", "localhost evil.example",
+    "localhost,evil.example", "localhost;evil.example", "[::1", "::1", "::1]", "[::1]evil.example",
+    "[::1].evil.example", "[[::1]]", "[localhost]:{port}", "l\u043ecalhost", "\uff4cocalhost",
+    "localhost\t.evil.example", "*", "",
 ]  # fmt: skip
 OWN_HOSTS = ["localhost", "LOCALHOST:{port}", "LocalHost:1", "127.0.0.1", "127.0.0.1:{port}", "[::1]", "[::1]:{port}"]
 
 FOREIGN_ORIGINS = [
-    "http://evil.example", "https://evil.example", "HTTP://EVIL.EXAMPLE", "http://evil.example:{port}", "null", "NULL", "",
-    "http://localhost.evil.example", "http://localhost:1.evil.example", "http://localhost:80@evil.example",
-    "http://localhost@evil.example", "http://evil.example@localhost", "http://evil.example/http://localhost",
-    "http://evil.example#http://localhost", "http://evil.example?http://localhost", "http://localhost/../evil.example",
-    "http://localhost.", "http://127.0.0.1.nip.io", "http://0.0.0.0:{port}", "http://[::]", "http://[::ffff:127.0.0.1]",
-    "http://127.1", "http://2130706433", "localhost", "//localhost", "localhost:{port}", "http:localhost",
-    "http:/localhost", "http:///localhost", "file://", "file://localhost", "ws://localhost", "javascript://localhost",
+    "http://evil.example", "https://evil.example", "HTTP://EVIL.EXAMPLE", "http://evil.example:{port}", "null",
+    "NULL", "", "http://localhost.evil.example", "http://localhost:1.evil.example",
+    "http://localhost:80@evil.example", "http://localhost@evil.example", "http://evil.example@localhost",
+    "http://evil.example/http://localhost", "http://evil.example#http://localhost",
+    "http://evil.example?http://localhost", "http://localhost/../evil.example", "http://localhost.",
+    "http://127.0.0.1.nip.io", "http://0.0.0.0:{port}", "http://[::]", "http://[::ffff:127.0.0.1]", "http://127.1",
+    "http://2130706433", "localhost", "//localhost", "localhost:{port}", "http:localhost", "http:/localhost",
+    "http:///localhost", "file://", "file://localhost", "ws://localhost", "javascript://localhost",
     "chrome-extension://localhost", "data:text/html,localhost", "http://localhost, http://evil.example",
-    "http://localhost http://evil.example", "http://evil.example http://localhost", "http://localhost\thttp://evil.example",
-    "http://lоcalhost", "https://", "*",
+    "http://localhost http://evil.example", "http://evil.example http://localhost",
+    "http://localhost\thttp://evil.example", "http://l\u043ecalhost", "https://", "*",
 ]  # fmt: skip
-OWN_ORIGINS = ["http://localhost", "http://localhost:3000", "https://127.0.0.1", "HTTP://LOCALHOST:{port}", "http://[::1]"]
+OWN_ORIGINS = [
+    "http://localhost",
+    "http://localhost:3000",
+    "https://127.0.0.1",
+    "HTTP://LOCALHOST:{port}",
+    "http://[::1]",
+]
 
 SIMPLE_TYPES = [
     "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json-evil",
@@ -52,7 +61,9 @@ def call_body(target: Target) -> bytes:
     return client.prepare("tools/call", {"name": "wait", "arguments": {"key": REACHED}}).partition(b"\r\n\r\n")[2]
 
 
-def requests(target: Target, session: Client, old: OldStream) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
+def requests(
+    target: Target, session: Client, old: OldStream
+) -> dict[str, tuple[str, str, dict[str, str], bytes | None]]:
     """One request for each address and method, each of which would be served if it came from this machine."""
     posted = {"content-type": "application/json", "accept": BOTH}
     mirrors = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "wait"}
@@ -114,9 +125,9 @@ def nothing_ran(target: Target) -> bool:
 
 
 ADDRESSES = [
-    "stateless call", "with a slash", "initialize", "session call", "session stream", "session end", "preflight", "head",
-    "old stream", "old stream below", "old call", "old call below", "old preflight", "upgrade", "old upgrade", "live",
-    "ready", "root",
+    "stateless call", "with a slash", "initialize", "session call", "session stream", "session end", "preflight",
+    "head", "old stream", "old stream below", "old call", "old call below", "old preflight", "upgrade", "old upgrade",
+    "live", "ready", "root",
 ]  # fmt: skip
 
 

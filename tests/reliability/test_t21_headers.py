@@ -57,8 +57,10 @@ def spoiled(header: str, right: str) -> list[list[tuple[str, str]]]:
     other = {"mcp-protocol-version": HANDSHAKE, "mcp-method": "ping", "mcp-name": "echo"}[header]
     values = [
         other, "", right.upper(), right[:-1], right + "x", right + "\x00", right + ",", f"{right}, {other}",
-        f"{right},{right}", f'"{right}"', right.replace("/", "%2F") + "%20", right + "é", "=?base64?!!!!?=", "=?base64?",
-        wrapped(other), wrapped(right)[:-3] + "?=", wrapped(right).replace("=?b", "=?B"), wrapped(wrapped(right)), "\x7f",
+        f"{right},{right}", f'"{right}"', right.replace("/", "%2F") + "%20", right + "é", "=?base64?!!!!?=",
+        "=?base64?",
+        wrapped(other), wrapped(right)[:-3] + "?=", wrapped(right).replace("=?b",
+        "=?B"), wrapped(wrapped(right)), "\x7f",
     ]  # fmt: skip
     twice = [(header, right), (header, right)], [(header, right), (header, other)], [(header, other), (header, right)]
     spelled = [(header, right), (header.title(), other)]
@@ -87,7 +89,9 @@ def test_every_standard_header_of_every_method(client: Client, method: str) -> N
 
 @pytest.mark.parametrize("method", NAMED)
 def test_an_encoded_name_is_the_same_name(client: Client, method: str) -> None:
-    params: dict[str, Any] = CASES[method] | ({"name": "echo", "arguments": {"text": "x"}} if method == "tools/call" else {})
+    params: dict[str, Any] = CASES[method] | (
+        {"name": "echo", "arguments": {"text": "x"}} if method == "tools/call" else {}
+    )
     request = message(method, stateless_params(params), 1)
     right = mirrored(request)
     for spelled in (right["mcp-name"], f"  {right['mcp-name']}\t", wrapped(right["mcp-name"])):
@@ -96,7 +100,9 @@ def test_an_encoded_name_is_the_same_name(client: Client, method: str) -> None:
     assert send(client, request, upper).status == 200
 
 
-@pytest.mark.parametrize("name", ["tool\u0000", "wait ", "ｗait", "wait\n", "WAIT", "wait\u200b", "=?base64?d2FpdA==?="])
+@pytest.mark.parametrize(
+    "name", ["tool\u0000", "wait ", "\uff57ait", "wait\n", "WAIT", "wait\u200b", "=?base64?d2FpdA==?="]
+)
 def test_a_name_is_not_improved(client: Client, name: str) -> None:
     """What the body asks for is looked up as it is: the header of a tool that exists does not help."""
     request = message("tools/call", stateless_params({"name": name, "arguments": {"key": KEY}}), 1)
@@ -122,7 +128,9 @@ def test_a_body_without_the_name_does_not_pass_by_its_header(client: Client, val
 def test_the_two_eras_do_not_mix(client: Client, header: str | None, body: Any) -> None:
     if header == body == NEWEST:
         return  # the one pair that agrees
-    params = dict(CASES["tools/call"]) | ({} if body is None else {"_meta": stateless_params()["_meta"] | {VERSION: body}})
+    params = dict(CASES["tools/call"]) | (
+        {} if body is None else {"_meta": stateless_params()["_meta"] | {VERSION: body}}
+    )
     request = message("tools/call", params, 1)
     headers = [("mcp-method", "tools/call"), ("mcp-name", "wait")]
     headers += [] if header is None else [("mcp-protocol-version", header)]
@@ -217,7 +225,7 @@ def test_what_is_mirrored_otherwise_is_not(client: Client, values: dict[str, Any
         ({"level": 1}, {"level": "+1"}),
         ({"level": 1}, {"level": "0x1"}),
         ({"level": 1}, {"level": "1e0"}),
-        ({"level": 1}, {"level": "１"}),
+        ({"level": 1}, {"level": "\uff11"}),
         ({"level": 1}, {"level": "1" + "0" * 400}),
         ({"level": 1}, {"level": "true"}),
         ({"level": 2**53}, {"level": str(2**53)}),

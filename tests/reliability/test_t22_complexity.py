@@ -5,6 +5,7 @@ long. Then the worst texts go to a server at their size limits, where no other c
 """
 
 import base64
+import contextlib
 import json
 import math
 import time
@@ -59,11 +60,13 @@ def check(name: str, make: Callable[[int], Work], size: int) -> None:
 # Templates: the longest URI is 8 KiB
 
 TEMPLATES = [
-    "note://{name}/text", "docs://{+path}", "a://{a}-{b}-{c}-{d}", "a://x{/list*}/end", "a://{+path}/x/{y}", "a://h{?q,r*}",
-    "a://h{;m*}", "a://{a}.{b}/{c}{.d*}", "a://{+p}{#frag}",
+    "note://{name}/text", "docs://{+path}", "a://{a}-{b}-{c}-{d}", "a://x{/list*}/end", "a://{+path}/x/{y}",
+    "a://h{?q,r*}", "a://h{;m*}", "a://{a}.{b}/{c}{.d*}", "a://{+p}{#frag}",
 ]  # fmt: skip
-UNITS = ["a", "-", "/", "/a", "a/", "%2e", "%2f", "%", "%%", "%e2%80", "é", "..", "../", ".", "?", "?q=", "&q=1", "&r=1", ";m=1",
-         "#", ":", "@", "//", "-a", "/x/", "x", "\ue000", "\\", "end/", "A"]  # fmt: skip
+UNITS = [
+    "a", "-", "/", "/a", "a/", "%2e", "%2f", "%", "%%", "%e2%80", "é", "..", "../", ".", "?", "?q=", "&q=1", "&r=1",
+    ";m=1", "#", ":", "@", "//", "-a", "/x/", "x", "\ue000", "\\", "end/", "A",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", TEMPLATES)
@@ -88,10 +91,8 @@ def test_matching_a_template(text: str) -> None:
 
 def quiet(work: Work) -> Work:
     def run() -> None:
-        try:
+        with contextlib.suppress(ProtocolError, EventTooLarge, Refusal, ValueError):
             work()
-        except (ProtocolError, EventTooLarge, Refusal, ValueError):
-            pass
 
     return run
 
@@ -163,7 +164,7 @@ def test_many_short_lines() -> None:
 
 
 def test_a_line_in_pieces_takes_little_more_memory_than_its_size() -> None:
-    size = 2 * MiB
+    size = 256 * 1024
     tracemalloc.start()
     try:
         framer = Framer(4 * MiB)
@@ -177,8 +178,10 @@ def test_a_line_in_pieces_takes_little_more_memory_than_its_size() -> None:
 
 
 STREAMS: dict[str, bytes] = {
-    "one line": b"x", "line ends": b"\n", "carriage returns": b"\r", "both": b"\r\n", "comments": b":\n", "data": b"data:\n",
-    "blocks": b"data:x\n\n", "ids": b"id:1\n", "digits": b"retry:9999999999999999\n", "names": b"event:abc\n", "colons": b"::::",
+    "one line": b"x", "line ends": b"\n", "carriage returns": b"\r", "both": b"\r\n", "comments": b":\n",
+    "data": b"data:\n",
+    "blocks": b"data:x\n\n", "ids": b"id:1\n", "digits": b"retry:9999999999999999\n", "names": b"event:abc\n",
+    "colons": b"::::",
 }  # fmt: skip
 
 
@@ -325,4 +328,3 @@ def test_a_long_line_that_never_ends(piped: Target) -> None:
     figure("T22 CPU for a line of 24 MiB", (piped.cpu - before) * 1000, "ms")
     assert piped.cpu - before < 2.0
     assert pipe.waiting()[0]["error"]["code"] == -32600
-

@@ -169,13 +169,11 @@ def test_a_deep_schema_does_not_end_the_process() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         schema = {"properties": {"a": schema}}
-    try:
+    with pytest.raises(ValueError, match="nested too deeply"):
         registered({"type": "object"} | schema)
-    except (ValueError, RecursionError):
-        pass
 
 
-def test_a_pattern_in_an_annotation_is_not_a_trap(tmp_path: Any) -> None:
+def test_a_pattern_in_an_annotation_is_not_a_trap() -> None:
     """The same pattern written as an annotation is judged as quickly."""
     app = Server("typed")
 

@@ -81,7 +81,9 @@ class Threads:
             if len(self._jobs) >= self._limits.waiting:
                 raise Busy("Too many calls wait for a thread")
             if origin is not None and self._busy[origin] >= max(1, self._limits.threads // 2):
-                raise Busy("Too many calls of one caller are at work")
+                raise Busy("Too many calls of one caller are at work", own=True)
+            if origin is not None:
+                self._busy[origin] += 1  # those that wait count too, or a burst would take every thread
             self._jobs.append(job)
             self._staff()
         waiting = job.loop.call_later(self._limits.waiting_time, self._give_up, job)
@@ -102,6 +104,7 @@ class Threads:
             if job not in self._jobs:
                 return
             self._jobs.remove(job)
+        self._left(job)
         if not job.future.done():
             job.future.set_exception(Busy("No thread became free in time", self._limits.waiting_time))
 
@@ -121,8 +124,6 @@ class Threads:
                 job = self._jobs.popleft()
             finally:
                 self._idle -= 1
-            if job.origin is not None:
-                self._busy[job.origin] += 1
             return job
 
     def _left(self, job: _Job) -> None:

@@ -4,7 +4,8 @@ A call executes; it never inspects a signature or walks a schema.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
+from urllib.parse import unquote
 
 from dovetail.errors import ToolError, clip
 from dovetail.protocol.downgrade import is_wrapped
@@ -18,7 +19,9 @@ from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
 
-_SMALL: Final = 2048  # bytes of arguments whose every problem is told
+_FEW: Final = 256  # members of arguments whose every problem is looked for
+_MOST: Final = 100_000  # schemas looked at to check one value
+_DEFINITIONS: Final = ("$defs", "definitions")
 
 
 class Tool:
@@ -105,9 +108,9 @@ class Verbatim:
     def _check(self, arguments: dict[str, Any]) -> None:
         if self._validator.is_valid(arguments):
             return
-        # All problems of a call are found at once: of a large one that can take seconds, so there one must do.
-        many = len(encode(arguments)) <= _SMALL
-        found = self._validator.iter_errors(arguments) if many else [self._first(arguments)]
+        # All problems of a call are found at once: with many members that takes seconds, so there one must do.
+        few = encode(arguments).count(b",") < _FEW
+        found = self._validator.iter_errors(arguments) if few else [self._first(arguments)]
         problems = [
             f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {clip(error.message, 200)}"
             for error, _ in zip(found, range(10), strict=False)
@@ -125,6 +128,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
     """A validator for an author's schema; ValueError, beginning with `where`, if there is no such schema."""
     import jsonschema_rs  # only servers with schemas of their own pay for it
 
+    _check_weight(schema, where)
     try:
         # A linear-time regex engine, and nothing is ever fetched for a $ref.
         return jsonschema_rs.validator_for(
@@ -132,6 +136,38 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
         )
     except ValueError as exc:
         raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
+
+
+def _check_weight(schema: dict[str, Any], where: str) -> None:
+    """Refuse references that lead to so many schemas that checking one value would hold everyone up."""
+    try:
+        weight = _weight(schema, schema, {})
+    except RecursionError:
+        raise ValueError(f"{where}: the schema is nested too deeply") from None
+    if weight > _MOST:
+        raise ValueError(f"{where}: the references of the schema lead to more than {_MOST} schemas")
+
+
+def _weight(node: Any, root: dict[str, Any], known: dict[str, int]) -> int:
+    if isinstance(node, list):
+        return sum(_weight(one, root, known) for one in cast("list[Any]", node))
+    if not isinstance(node, dict):
+        return 0
+    schema = cast("dict[str, Any]", node)
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref not in known:
+        known[ref] = 0  # a loop goes only as deep as the value does
+        known[ref] = _weight(_at(root, ref), root, known)
+    named = known[ref] if isinstance(ref, str) else 0
+    return 1 + named + sum(_weight(value, root, known) for name, value in schema.items() if name not in _DEFINITIONS)
+
+
+def _at(root: dict[str, Any], ref: str) -> Any:
+    node: Any = root if ref.startswith("#/") else None
+    for step in ref.split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        node = cast("dict[str, Any]", node).get(name) if isinstance(node, dict) else None
+    return node
 
 
 def _no_retrieval(uri: str) -> Any:

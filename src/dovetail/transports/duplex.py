@@ -42,6 +42,7 @@ class Duplex:
         self._write = write
         self._drain = drain
         self._principal = principal
+        self.origin = principal  # whose share of the server its calls are
         self._on_shutdown = on_shutdown
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
         self._session: legacy.Session | None = None
@@ -128,6 +129,7 @@ class Duplex:
                 if exchange.method == "shutdown" and self._on_shutdown is not None:
                     self._on_shutdown()
                 return False
+        exchange.origin = self.origin
         exchange.size = size
         if size > self._limits.meta:
             check_meta(exchange, self._limits.meta)

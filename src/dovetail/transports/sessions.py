@@ -106,7 +106,12 @@ class Sessions:
             await _refuse(request, message["id"], exc, session.revision)
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
-        answer = await self._run(exchange, session, reply)
+        try:
+            answer = await self._run(exchange, session, reply)
+        except Busy as exc:
+            answer = legacy.refuse(session.revision, exchange.id, exc)
+            await reply.finish(answer, status_of(exc), retry_header(exc))
+            return
         last = reply.end() if answer is None else reply.finish(answer)
         del answer  # a large one is not kept while the client reads it
         await last
@@ -137,6 +142,8 @@ class Sessions:
         answer: bytes | None = None
         try:
             answer = legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
+        except Busy:
+            raise  # has a status of its own, where it is not one answer of several
         except ProtocolError as exc:
             answer = legacy.refuse(session.revision, exchange.id, exc)
         except asyncio.CancelledError:
@@ -189,9 +196,9 @@ class Sessions:
             if own is not None:
                 return legacy.seal(exchange, own, self._limits.result)
             self._enter(session, exchange)
+            return await asyncio.get_running_loop().create_task(self._run(exchange, session, reply))
         except ProtocolError as exc:
             return legacy.refuse(session.revision, jsonrpc.readable_id(message), exc)
-        return await asyncio.get_running_loop().create_task(self._run(exchange, session, reply))
 
     # GET and DELETE
 

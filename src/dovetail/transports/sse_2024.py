@@ -55,7 +55,12 @@ class OldTransport:
     async def _stream(self, address: str, request: Request) -> None:
         if len(self._open) >= self._limits.sessions:
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
+        origin = request.principal or request.address
+        mine = sum(one.duplex.origin == origin for one in self._open.values())
+        if origin is not None and mine >= self._limits.streams:
+            raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
         connection, send = _Connection(self._service, request.principal), request.send
+        connection.duplex.origin = origin
         id = secrets.token_urlsafe(24)
         self._open[id] = connection
         try:

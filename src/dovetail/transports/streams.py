@@ -28,6 +28,10 @@ class Shelf:
     def ended(self, stream: "Stream") -> None:
         """A stream is complete: from now on it may have to give way."""
         self._ended.append(stream)
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Let go of complete streams, the oldest first, while too much is kept."""
         limit = self.limits.replay_total
         while self._ended and (self.kept > limit or len(self._ended) > _MOST_ENDED or self._ended[0].empty):
             self._ended.popleft().clear()
@@ -73,6 +77,15 @@ class Stream:
         """Whether it keeps nothing."""
         return not self._events
 
+    @property
+    def _full(self) -> bool:
+        limits = self._shelf.limits
+        return (
+            len(self._events) > limits.replay_events
+            or self._bytes > limits.replay_bytes
+            or self._shelf.kept > limits.replay_total  # all of it in streams that still go on
+        )
+
     def number(self) -> str:
         """An id that stands for "nothing yet": resuming after it brings everything that follows."""
         self._next += 1
@@ -84,8 +97,9 @@ class Stream:
         event = sse.event(data, id=self.number())
         self._events.append((place, event))
         self._count(len(event))
-        limits = self._shelf.limits
-        while len(self._events) > 1 and (len(self._events) > limits.replay_events or self._bytes > limits.replay_bytes):
+        if self._shelf.kept > self._shelf.limits.replay_total:
+            self._shelf.make_room()
+        while len(self._events) > 1 and self._full:
             self._drop_oldest()
         self.wake.set()
         return event

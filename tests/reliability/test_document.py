@@ -1,0 +1,68 @@
+"""docs/reliability.md and the code agree: the table of limits is the one in `limits.py`, and every row that has a test
+names it. RELIABILITY_WRITE=1 writes the table.
+"""
+
+import io
+import os
+import re
+import tokenize
+from pathlib import Path
+
+import msgspec
+
+from dovetail.protocol import limits
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reliability.md"
+BLOCK = re.compile(r"(<!-- generated: limits -->\n).*?(<!-- end -->)", re.DOTALL)
+COUNTS = {
+    "calls", "calls_per_connection", "calls_per_principal", "threads", "waiting", "sessions", "sessions_per_principal",
+    "sessions_per_address", "streams", "listens", "replay_events",
+}  # fmt: skip
+
+
+def comments() -> dict[str, str]:
+    """What stands beside each limit in its source."""
+    source = Path(limits.__file__).read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        name = re.match(r"    (\w+): (?:int|float) =", token.line)
+        if token.type == tokenize.COMMENT and name:
+            found[name[1]] = token.string.removeprefix("#").strip()
+    return found
+
+
+def spoken(name: str, value: float) -> str:
+    if name in COUNTS:
+        return f"{value:,}".replace(",", " ")
+    if isinstance(value, int):
+        unit, size = ("MiB", limits.MiB) if value % limits.MiB == 0 else ("KiB", limits.KiB)
+        return f"{value // size} {unit}"
+    for unit, seconds in (("h", 3600), ("min", 60)):
+        if value >= seconds and value % seconds == 0:
+            return f"{value / seconds:g} {unit}"
+    return f"{value:g} s"
+
+
+def table() -> str:
+    said = comments()
+    rows = [
+        f"| `{one.name}` | {spoken(one.name, one.default)} | {said.get(one.name, '').replace('|', '/')} |"
+        for one in msgspec.structs.fields(limits.Limits)
+    ]
+    return "\n".join(["| limit | default | at the limit, or what it is of |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    due = BLOCK.sub(lambda found: found[1] + table() + found[2], text)
+    if os.environ.get("RELIABILITY_WRITE"):
+        PAGE.write_text(due, encoding="utf-8")
+    assert BLOCK.search(text)
+    assert PAGE.read_text(encoding="utf-8") == due
+
+
+def test_every_row_of_the_catalogue_has_its_line() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = {found[1].upper() for path in Path(__file__).parent.glob("test_t*.py") if (found := re.match(r"test_(t\d+)_", path.name))}
+    assert rows == set(re.findall(r"^\| (T\d+) \|", text, re.MULTILINE))
