@@ -90,10 +90,8 @@ class Server(framework.Server):
 
 def run_stdio(server: Server) -> None:
     """Serve this process's standard streams until the client closes them or a signal comes."""
-    dog = Watchdog()
-    with private_streams() as (source, sink):
+    with Watchdog() as dog, private_streams() as (source, sink):
         _run(_serve_stdio(server, dog, source, sink))
-    dog.stop()
 
 
 async def _serve_stdio(server: Server, dog: Watchdog, source: int, sink: int) -> None:
@@ -131,11 +129,7 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
-    if host not in LOOPBACK and not anonymous and options.get("authenticate") is None:
-        raise ValueError(
-            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
-            "if that is meant"
-        )
+    _check_reach(host, anonymous or options.get("authenticate") is not None)
     listener = bound_socket(host, port)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
@@ -148,10 +142,16 @@ def run_http(
         _supervise(server, listener, workers, ssl, options)
 
 
+def _check_reach(host: str, allowed: bool) -> None:
+    if host not in LOOPBACK and not allowed:
+        raise ValueError(
+            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
+            "if that is meant"
+        )
+
+
 def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any]) -> None:
     from dovetail.transports.web import WebServer, configure
-
-    dog = Watchdog()
 
     def stopping(times: int) -> None:
         dog.end_within(server.limits.hard_stop if times == 1 else _SECOND_SIGNAL, _STUCK)
@@ -163,8 +163,8 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
 
     endpoint = server.asgi(**options)
     config = configure(endpoint, server.limits, **ssl)
-    _run(serve())
-    dog.stop()
+    with Watchdog() as dog:
+        _run(serve())
 
 
 def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any], options: dict[str, Any]) -> None:
@@ -195,17 +195,28 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
             stop()  # the next one would not start either
         if not stopping:
             running[:] = [process if process.is_alive() else start() for process in running]
+    stop()  # also one that was being started when the signal came
     for process in running:
         process.join(server.limits.hard_stop + 1)
     if any(process.exitcode == _UNSTARTED for process in running):
         sys.exit(_UNSTARTED)
 
 
-def run_socket(server: Server, *, path: str | None = None, host: str | None = None, port: int | None = None) -> None:
-    """Serve newline-delimited messages on a Unix socket or on TCP until a signal comes."""
-    dog = Watchdog()
-    _run(_serve_socket(server, dog, path=path, host=host, port=port))
-    dog.stop()
+def run_socket(
+    server: Server,
+    *,
+    path: str | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    anonymous: bool = False,
+) -> None:
+    """Serve newline-delimited messages on a Unix socket or on TCP until a signal comes.
+
+    Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
+    """
+    _check_reach(host, anonymous)
+    with Watchdog() as dog:
+        _run(_serve_socket(server, dog, path=path, host=host, port=port))
 
 
 async def _serve_socket(server: Server, dog: Watchdog, **options: Any) -> None:

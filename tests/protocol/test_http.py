@@ -259,6 +259,11 @@ def test_headers_that_decide_nothing_are_joined() -> None:
         b"accept": b"a, b, c",
         b"x": b"1",
     }
+    assert collect([(b"host", b"h"), (b"accept", b"a"), (b"accept", b"b"), (b"mcp-name", b"n")]) == {
+        b"host": b"h",
+        b"accept": b"a, b",
+        b"mcp-name": b"n",
+    }
 
 
 @pytest.mark.parametrize(

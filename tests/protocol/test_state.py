@@ -200,6 +200,7 @@ def test_a_text_and_its_bytes_are_the_same_secret() -> None:
 def test_a_short_secret_is_refused_when_the_server_is_made(short: str | bytes) -> None:
     with pytest.raises(ValueError, match="at least 16 bytes"):
         Sealer([OLD, short])
+    assert Sealer([b"\x00" * 16])
 
 
 def test_no_two_seals_are_alike_and_none_shows_what_is_in_it() -> None:

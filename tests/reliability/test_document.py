@@ -64,5 +64,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_every_row_of_the_catalogue_has_its_line() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    rows = {found[1].upper() for path in Path(__file__).parent.glob("test_t*.py") if (found := re.match(r"test_(t\d+)_", path.name))}
+    rows = {
+        found[1].upper()
+        for path in Path(__file__).parent.glob("test_t*.py")
+        if (found := re.match(r"test_(t\d+)_", path.name))
+    }
     assert rows == set(re.findall(r"^\| (T\d+) \|", text, re.MULTILINE))

@@ -1,5 +1,6 @@
 """T12: many clients with the same ids at the same time. Each carries a marker of its own; none may see another's."""
 
+import itertools
 import os
 import random
 import threading
@@ -15,14 +16,18 @@ DELIVERIES = int(os.environ.get("RELIABILITY_DELIVERIES", "1000000"))
 CALLS = int(os.environ.get("RELIABILITY_CALLS", "60"))
 
 
+_runs = itertools.count()
+
+
 def crowd(target: Target, kinds: list[Callable[[Target, str, int], int]], calls: int) -> int:
     """Run one client of some kind per thread; the number of deliveries, all of them right."""
+    run = next(_runs)  # a key that was used before would be taken for started
     right: list[int] = []
     wrong: list[BaseException] = []
 
     def live(number: int) -> None:
         try:
-            right.append(kinds[number % len(kinds)](target, f"marker-{number}-", calls))
+            right.append(kinds[number % len(kinds)](target, f"marker-{run}-{number}-", calls))
         except BaseException as exc:
             wrong.append(exc)
 

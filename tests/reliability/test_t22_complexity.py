@@ -152,7 +152,7 @@ def test_cutting_lines(piece: int) -> None:
 
         return run
 
-    check(f"a line in pieces of {piece}", make, 40_000 if piece < 100 else 4 * MiB)
+    check(f"a line in pieces of {piece}", make, 40_000 if piece < 100 else 128 * 1024)
 
 
 def test_many_short_lines() -> None:

@@ -141,6 +141,17 @@ async def test_one_who_waits_is_woken() -> None:
     assert await waiting == [(UPDATED, "a:1")]
 
 
+async def test_one_who_looks_again_waits_again() -> None:
+    mailbox = box()
+    mailbox.deliver(UPDATED, "a:1")
+    await take(mailbox)
+    waiting = asyncio.create_task(take(mailbox))
+    await turn()
+    assert not waiting.done()
+    mailbox.deliver(UPDATED, "a:2")
+    assert await waiting == [(UPDATED, "a:2")]
+
+
 async def test_a_closed_mailbox_gives_what_it_has_and_then_nothing() -> None:
     mailbox = box()
     mailbox.deliver(UPDATED, "a:1")

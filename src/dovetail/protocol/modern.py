@@ -28,7 +28,6 @@ from dovetail.wire.revisions import DRAFT, STATELESS
 from dovetail.wire.shape import Result, replace
 
 COMPLETE: Final = "complete"
-INPUT_REQUIRED: Final = "input_required"
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"

@@ -54,7 +54,12 @@ class Sealer:
         key, nonce = self._keys[0], secrets.token_bytes(_NONCE)
         text = encode([int(expires), remembered.answers, remembered.questions, remembered.once, remembered.state])
         sealed = _mark(key) + nonce + AESGCM(key).encrypt(nonce, text, binding)
-        return base64.urlsafe_b64encode(sealed).decode("ascii")
+        state = base64.urlsafe_b64encode(sealed).decode("ascii")
+        if len(state) > MAX_STATE:
+            raise ValueError(
+                f"what is to be remembered between two rounds is larger than {MAX_STATE} bytes when sealed"
+            )
+        return state
 
     def open(self, state: str, binding: bytes, now: float) -> Remembered:
         """What was sealed; InvalidParams, always the same, for anything else."""

@@ -184,6 +184,8 @@ class Asking:
         self._debug = debug
         self._binding: bytes | None = None
         self._asked = 0
+        self._open = 0  # questions being asked now
+        self._remaining: float | None = None  # of the call's time, while it stands still
         self._reached: set[str] = set()
         self._needed: dict[str, Question[Any]] = {}
         self.remembered = self._recall()
@@ -257,9 +259,8 @@ class Asking:
         """What the client answers to each, unread; when one fails, the others are withdrawn."""
         revision = self._exchange.caller.revision
         asked = [downgrade.question(revision, question.method, question.params()) for question in questions.values()]
-        remaining = self._exchange.deadline and self._exchange.deadline - asyncio.get_running_loop().time()
-        self._exchange.deadline = None  # people may take their time
         loop = asyncio.get_running_loop()
+        self._pause(loop.time())
         tasks = [loop.create_task(ask(method, params)) for method, params in asked]
         try:
             return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
@@ -267,8 +268,19 @@ class Asking:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)  # they are withdrawn before anything else is said
-            if remaining is not None:
-                self._exchange.deadline = loop.time() + remaining
+            self._resume(loop.time())
+
+    def _pause(self, now: float) -> None:
+        """People may take their time: while any question is open, the call's own time stands still."""
+        if self._open == 0 and self._exchange.deadline is not None:
+            self._remaining = self._exchange.deadline - now
+            self._exchange.deadline = None
+        self._open += 1
+
+    def _resume(self, now: float) -> None:
+        self._open -= 1
+        if self._open == 0 and self._remaining is not None:
+            self._exchange.deadline, self._remaining = now + self._remaining, None
 
     async def once(self, key: str, function: Callable[[], Any], type_: Any) -> Any:
         """The function's value, made in the first round that gets here and remembered in all later ones."""

@@ -170,6 +170,8 @@ class Context:
         """Refuse the call unless the client declared these, e.g. `require(sampling={"tools": {}})`."""
         wanted = {name: {} if value is True else value for name, value in capabilities.items()}
         declared = plain(self.capabilities)
+        if declared.get("elicitation") == {}:
+            declared["elicitation"] = {"form": {}}  # spec: elicitation#capabilities
         missing = {name: value for name, value in wanted.items() if not _covers(declared.get(name), value)}
         if missing:
             convert(missing, ClientCapabilities, what="capabilities")

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from dovetail.errors import Busy, InternalError, ProtocolError, clip
+from dovetail.errors import Busy, Disconnected, InternalError, ProtocolError, clip
 from dovetail.protocol.exchange import Exchange
 
 log = logging.getLogger("dovetail")
@@ -32,6 +32,8 @@ def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool)
             return _ENDED[exchange.verdict]()
         if task is not None and task.cancelling():
             raise exc
+    if isinstance(exc, Disconnected):
+        return InternalError("The client left before it answered")
     reference = secrets.token_hex(4)
     log.error("%s failed [%s]\n%s", clip(what), reference, trace(exc))
     if debug:

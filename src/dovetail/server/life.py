@@ -29,6 +29,8 @@ class Life:
             async with lifespan() as self.value:
                 self._ready.set_result(None)
                 await self._leave.wait()
+        except asyncio.CancelledError:
+            raise  # the loop is ending
         except BaseException as exc:
             if self._ready.done():
                 log.error("the lifespan failed at its end\n%s", trace(exc))

@@ -179,7 +179,12 @@ class Server(Offers):
         if self._lifespan is not None:
             await self.start()
         if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
-            return await self._count(self._listens, self.limits.listens, exchange, work)
+            try:
+                return await self._count(self._listens, self.limits.listens, exchange, work)
+            except ProtocolError:
+                raise
+            except BaseException as exc:
+                raise self._contained(exchange, exc, exchange.method) from None
         running = self._running
         if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
             raise Busy("Too many calls are at work")
@@ -254,8 +259,8 @@ class Server(Offers):
             return await runner(args, kwargs, self._threads, exchange.origin)
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
         life = self._life.value if self._life is not None else None
+        context = Context(exchange, asking, self.name, life)
         while True:
-            context = Context(exchange, asking, self.name, life)
             args, kwargs = signature.bind(arguments, context)
             if runner.timeout is not None:
                 exchange.deadline = self._deadline(runner.timeout)
@@ -430,7 +435,8 @@ class Server(Offers):
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
         now = loop.time()
         for exchange in tuple(self._running):
-            if exchange.deadline is not None and now > exchange.deadline:
+            overdue = exchange.deadline is not None and now > exchange.deadline
+            if overdue and exchange.task.get_loop() is loop:  # another loop's calls are its own to end
                 exchange.end("timeout")
         if self._running:
             loop.call_later(_SWEEP, self._sweep, loop)

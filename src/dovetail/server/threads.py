@@ -97,7 +97,10 @@ class Threads:
             self._wake.notify()
         elif self._threads < self._limits.threads:
             self._threads += 1
-            threading.Thread(target=self._work, name="dovetail-sync", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="dovetail-sync", daemon=True).start()
+            except RuntimeError:  # the system has no more; the job waits for one of ours, or gives up
+                self._threads -= 1
 
     def _give_up(self, job: _Job) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ A call executes; it never inspects a signature or walks a schema.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -100,7 +101,8 @@ class Verbatim:
     def bind(self, arguments: dict[str, Any], context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check the arguments and place them."""
         self._check(arguments)
-        kwargs: dict[str, Any] = dict(arguments) if self._name is None else {self._name: arguments}
+        own = deepcopy(arguments)  # the author may change them; a requestState is bound to those that were sent
+        kwargs: dict[str, Any] = own if self._name is None else {self._name: own}
         if self.context is not None:
             kwargs[self.context] = context
         return (), kwargs

@@ -121,6 +121,9 @@ class Endpoint:
         except Denied as denied:
             challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
             raise Refusal(denied.status, str(denied), challenge) from None
+        except Exception as exc:
+            log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
+            raise Refusal(500, "The caller could not be identified; the server's log says why") from None
 
     # POST
 
@@ -144,6 +147,10 @@ class Endpoint:
 
     async def _stateless(self, request: Request) -> None:
         message = request.message
+        if request.mode == "json" and type(message) is dict and message.get("method") == "subscriptions/listen":
+            if not accepted(request.headers.get(b"accept"))[1]:
+                raise Refusal(406, "A subscription is a stream: Accept must take text/event-stream")
+            request.mode = "auto"
         reply = Reply(request.send, request.mode, request.cors, self._limits.keep_alive, self._waiting)
         try:
             kind = jsonrpc.kind(message)
@@ -163,26 +170,27 @@ class Endpoint:
         exchange.size = request.size
         watch = _Watch(exchange, request.receive)
         try:
-            last = reply.finish(
-                self._modern.seal(exchange, await Suspending(self._service.handle(exchange), watch.start))
-            )
-        except ProtocolError as exc:
-            await self._refuse(reply, exchange.id, exc)
+            try:
+                # Nothing here holds the result: a large one must not stay while the client reads it.
+                last = reply.finish(
+                    self._modern.seal(exchange, await Suspending(self._service.handle(exchange), watch.start))
+                )
+            except ProtocolError as exc:
+                last = self._refuse(reply, exchange.id, exc)
+            except Exception as exc:
+                log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+                last = self._refuse(reply, exchange.id, InternalError("The result could not be encoded"))
+            finally:
+                watch.stop()
+            await last
         except asyncio.CancelledError:
             reply.abandon()
             if exchange.verdict != "gone":
                 raise
             exchange.task.uncancel()
-        except Exception as exc:
-            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            await self._refuse(reply, exchange.id, InternalError("The result could not be encoded"))
-        else:
-            await last
-        finally:
-            watch.stop()
 
-    async def _refuse(self, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> None:
-        await reply.finish(self._modern.refuse(id, exc), status_of(exc), retry_header(exc))
+    def _refuse(self, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> Awaitable[None]:
+        return reply.finish(self._modern.refuse(id, exc), status_of(exc), retry_header(exc))
 
     def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
         """How the answer may look: what the server is set to, narrowed by what the client takes."""

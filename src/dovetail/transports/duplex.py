@@ -50,6 +50,8 @@ class Duplex:
         self._running: dict[Id, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
         self._stop_listening: Callable[[], None] | None = None
+        self._changes: dict[tuple[str, str | None], None] = {}
+        self._telling: asyncio.Task[None] | None = None
         self._deaf = False  # no more answers to our questions will come
         self._closed = False  # nobody reads any more
 
@@ -81,6 +83,8 @@ class Duplex:
         self._deaf = True
         if self._stop_listening is not None:
             self._stop_listening()
+        if self._telling is not None:
+            self._telling.cancel()
         for waiting in self._peer.drain():
             if not waiting.done():
                 waiting.set_exception(Disconnected("The client closed the connection"))
@@ -170,6 +174,8 @@ class Duplex:
         except ProtocolError as exc:
             return self._refuse(exchange, exc)
         except asyncio.CancelledError:
+            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
+                return self._refuse(exchange, InternalError("The call was cancelled by the server"))
             return None
         except Exception as exc:
             log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
@@ -254,8 +260,16 @@ class Duplex:
         return self._session is not None and self._session.wants(method, uri)
 
     def deliver(self, method: str, uri: str | None) -> None:
-        """Tell the client of a change."""
-        if not self._closed:
+        """Tell the client of a change; those it has not yet had time for are told once each."""
+        self._changes[method, uri] = None
+        if self._telling is None or self._telling.done():
+            self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        if self._drain is not None:
+            await self._drain()
+        changes, self._changes = self._changes, {}
+        for method, uri in changes if not self._closed else ():
             self._write(jsonrpc.notice(method, None if uri is None else {"uri": uri}))
 
     # Batches

@@ -62,7 +62,7 @@ class Channel(Protocol):
 class Lines(asyncio.Protocol):
     """One connection of newline-delimited messages, as a protocol for asyncio's transports."""
 
-    def __init__(self, service: Service, *, principal: str | None = None) -> None:
+    def __init__(self, service: Service, *, principal: str | None = None, budget: Budget | None = None) -> None:
         self._service = service
         self._framer = Framer(service.limits.line)
         self._loop = asyncio.get_running_loop()
@@ -72,9 +72,10 @@ class Lines(asyncio.Protocol):
         self._reader: Any = None
         self._writer: Any = None
         self._stall: asyncio.TimerHandle | None = None
-        self._budget = Budget(service.limits.waiting_bytes)
+        self._budget = budget or Budget(service.limits.waiting_bytes)
         self._held: Spool | None = None
         self._poured = 0
+        self.lost = False  # nobody reads what is written any more
         self.duplex = Duplex(
             service, self.write, drain=self._drain, principal=principal, on_shutdown=self._after_shutdown
         )
@@ -106,7 +107,8 @@ class Lines(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer is gone."""
+        """The peer is gone, or, where reading and writing are two pipes, says no more."""
+        self.lost = self.lost or self._reader is self._writer
         self._writable.set()
         if self._stall is not None:
             self._stall.cancel()
@@ -201,8 +203,8 @@ class Lines(asyncio.Protocol):
 
 
 async def serve_connection(lines: Lines, grace: float) -> None:
-    """Stay until the peer is done, then clean up."""
+    """Stay until the peer is done, then clean up; one that may still read gets the answers it waits for."""
     try:
         await lines.done
     finally:
-        await lines.close(grace)
+        await lines.close(0.0 if lines.lost else grace)

@@ -33,17 +33,28 @@ async def send_spool(send: Send, spool: Spool, *, more: bool) -> None:
     """Part of an answer too large for one write: in slices, and laid on disk if the client does not keep up."""
     try:
         for part in spool.slices():
-            message = {"type": "http.response.body", "body": part, "more_body": True}
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    await send(message)
-            except TimeoutError:
-                spool.to_disk()
-                await send(message)
+            await _send_patiently(send, {"type": "http.response.body", "body": part, "more_body": True}, spool)
     finally:
         spool.close()
     if not more:
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_patiently(send: Send, message: dict[str, Any], spool: Spool) -> None:
+    """Send, and meanwhile give memory back if it takes long. Never cancelled halfway: some servers write first."""
+    step = asyncio.get_running_loop().create_task(_sent(send, message))
+    try:
+        await asyncio.wait({step}, timeout=_PATIENCE)
+        if not step.done():
+            spool.to_disk()
+        await step
+    except asyncio.CancelledError:
+        step.cancel()
+        raise
+
+
+async def _sent(send: Send, message: dict[str, Any]) -> None:
+    await send(message)
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
@@ -60,7 +71,7 @@ def _json_start(status: int, length: int, headers: Headers) -> dict[str, Any]:
 class Reply:
     """One answer in the making."""
 
-    __slots__ = ("_beat", "_budget", "_headers", "_keep_alive", "_mode", "_send", "ended", "streaming")
+    __slots__ = ("_beat", "_budget", "_headers", "_keep_alive", "_mode", "_send", "_turn", "ended", "streaming")
 
     def __init__(self, send: Send, mode: Responses, headers: Headers, keep_alive: float, budget: Budget) -> None:
         self._send = send
@@ -104,8 +115,11 @@ class Reply:
             spool.close()
             return
         self.ended = True
-        await self._send(_json_start(status, spool.size, headers))
-        await send_spool(self._send, spool, more=False)
+        try:
+            await self._send(_json_start(status, spool.size, headers))
+            await send_spool(self._send, spool, more=False)
+        finally:
+            spool.close()
 
     async def _finish_stream(self, data: bytes, *, opened: bool) -> None:
         if self.ended:
@@ -140,6 +154,7 @@ class Reply:
     async def open(self) -> None:
         """Become an event stream."""
         self.streaming = True
+        self._turn = asyncio.Lock()
         await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
         self._arm()
 
@@ -153,8 +168,19 @@ class Reply:
 
     def _write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
         if len(data) > SLICE:
-            return send_spool(self._send, spooled(data, self._budget), more=more)
-        return self._send({"type": "http.response.body", "body": data, "more_body": more})
+            return self._write_large(spooled(data, self._budget), more=more)
+        return self._write_small(data, more=more)
+
+    async def _write_small(self, data: bytes, *, more: bool) -> None:
+        async with self._turn:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _write_large(self, spool: Spool, *, more: bool) -> None:
+        try:
+            async with self._turn:  # nothing else may come between two slices of an event
+                await send_spool(self._send, spool, more=more)
+        finally:
+            spool.close()
 
     def _arm(self) -> None:
         self._beat = asyncio.get_running_loop().call_later(self._keep_alive, self._pulse)
@@ -165,7 +191,8 @@ class Reply:
             self._arm()
 
     async def _beat_once(self) -> None:
-        await self._write(sse.comment())
+        if not self._turn.locked():  # what is being sent keeps the stream alive by itself
+            await self._write(sse.comment())
 
     def _quiet(self) -> None:
         if self._beat is not None:

@@ -92,6 +92,12 @@ class SessionReply(Reply):
         self._quiet()
         await self._send({"type": "http.response.body", "body": b""})
 
+    def drop(self) -> None:
+        """Whoever made this reply is gone: end it, and its stream, without a word."""
+        self.abandon()
+        if self._stream is not None:
+            self._end_stream(self._stream)
+
     def _end_stream(self, stream: Stream) -> None:
         if stream.reader is self:
             stream.reader = None

@@ -152,6 +152,8 @@ class Session:
         for stream in tuple((self._streams or {}).values()):  # one that ends may be forgotten
             stream.finish()
             if stream.reader is None:
+                stream.clear()  # nobody can ask for it any more
+            if stream.reader is None:
                 stream.clear()
 
 

@@ -107,14 +107,17 @@ class Sessions:
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
         try:
-            answer = await self._run(exchange, session, reply)
-        except Busy as exc:
-            answer = legacy.refuse(session.revision, exchange.id, exc)
-            await reply.finish(answer, status_of(exc), retry_header(exc))
-            return
-        last = reply.end() if answer is None else reply.finish(answer)
-        del answer  # a large one is not kept while the client reads it
-        await last
+            try:
+                answer = await self._run(exchange, session, reply)
+                last = reply.end() if answer is None else reply.finish(answer)
+                del answer  # a large one is not kept while the client reads it
+            except Busy as exc:
+                refusal = legacy.refuse(session.revision, exchange.id, exc)
+                last = reply.finish(refusal, status_of(exc), retry_header(exc))
+            await last
+        except BaseException:
+            reply.drop()
+            raise
 
     def _admit(self, request: Request, session: Session, message: dict[str, Any]) -> Exchange:
         exchange = session.rules.admit(message)
@@ -171,7 +174,8 @@ class Sessions:
         """Several messages at once, in the one revision that had them. spec: handshake/basic#batching"""
         session = self._session(request)
         if not session.rules.batches or not messages or len(messages) > self._limits.calls_per_connection:
-            exc = InvalidRequest("Invalid request: batches are not part of this revision")
+            fault = "are not part of this revision" if not session.rules.batches else "hold something, and not too much"
+            exc = InvalidRequest(f"Invalid request: batches {fault}")
             await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
@@ -327,6 +331,8 @@ class Sessions:
             self._arm()
 
     def _expired(self, session: Session, now: float) -> bool:
+        if session.running:
+            return False  # its calls have a time of their own
         limits, age = self._limits, now - session.born
         unopened = not session.rules.ready and age > limits.session_opening
         unused = now - session.used > limits.session_idle and session.quiet

@@ -1,13 +1,16 @@
 """The newline framing over a Unix socket or TCP: many connections, each a conversation of its own."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from dovetail.protocol.exchange import Service
 from dovetail.transports.lines import Lines, serve_connection
+from dovetail.transports.spool import Budget
 
 MAX_CONNECTIONS = 1000
+_HTTP = re.compile(rb"[A-Z]{3,8} ")  # a method and a space; no message begins with a letter
 
 
 class _Door:
@@ -16,10 +19,11 @@ class _Door:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._tasks: set[asyncio.Task[None]] = set()
+        self._budget = Budget(service.limits.waiting_bytes)
 
     def __call__(self) -> Lines:
-        lines = _Guest(self._service, full=len(self._tasks) >= MAX_CONNECTIONS)
-        task = asyncio.get_running_loop().create_task(serve_connection(lines, 0.0))
+        lines = _Guest(self._service, self._budget, full=len(self._tasks) >= MAX_CONNECTIONS)
+        task = asyncio.get_running_loop().create_task(serve_connection(lines, self._service.limits.drain))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return lines
@@ -32,16 +36,27 @@ class _Door:
 
 
 class _Guest(Lines):
-    """A connection; one too many is closed at once."""
+    """A connection. One too many is closed at once, and so is one that speaks HTTP: a web page could make a browser
+    send a request whose body is a message, and nothing here would know where it comes from.
+    """
 
-    def __init__(self, service: Service, *, full: bool) -> None:
-        super().__init__(service)
+    def __init__(self, service: Service, budget: Budget, *, full: bool) -> None:
+        super().__init__(service, budget=budget)
         self._full = full
+        self._first = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         if self._full:
             transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._first:
+            self._first = False
+            if _HTTP.match(data):
+                self._abort()
+                return
+        super().data_received(data)
 
 
 @asynccontextmanager

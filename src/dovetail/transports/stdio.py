@@ -104,6 +104,7 @@ class _Backpressure(asyncio.Protocol):
         self._lines.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lines.lost = True
         self._lines.connection_lost(exc)
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from typing import Self
 
 log = logging.getLogger("dovetail")
 
@@ -35,10 +36,11 @@ class Watchdog:
         self._reported = 0.0
         self._thread = threading.Thread(target=self._watch, name="dovetail-watchdog", daemon=True)
 
-    @property
-    def late(self) -> float:
-        """Seconds since the loop last turned."""
-        return time.monotonic() - self._beat
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, source: int | None = None) -> None:
         """Watch the running loop; `source` is a descriptor whose hang-up means nobody needs us any more."""

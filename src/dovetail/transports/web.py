@@ -42,8 +42,9 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            # Between two requests the keep-alive timer watches; from the first byte of a head, this one does.
-            if self._head is None and self._between and not self._owes_body:
+            # Between two requests the keep-alive timer watches; from the first byte of a head, this one does, also
+            # while the answer to the request before is still on its way.
+            if self._head is None and not self._owes_body:
                 self._await_head()
             if self._head is not None:
                 self._head_size += len(data)
@@ -115,7 +116,11 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
             # A stalled connection stays watched: closing waits for it to read.
             self._disarm(self._head, self._body)
             self._head = self._body = None
-            if not self.transport.is_closing():
+            if self.transport.is_closing():
+                return
+            if not self._between and self.cycle.response_started:
+                self.transport.abort()  # words of ours would land in the middle of that answer
+            else:
                 self.transport.write(answer)
                 self.transport.close()
 
