@@ -108,9 +108,10 @@ class MissingCapability(ProtocolError):
 
     code = -32021
 
-    def __init__(self, required: Mapping[str, Any]) -> None:
+    def __init__(self, required: Mapping[str, Any], message: str | None = None) -> None:
+        named = ", ".join(f"{name}.{'/'.join(inner)}" if inner else name for name, inner in required.items())
         super().__init__(
-            f"The client did not declare what this request needs: {', '.join(required)}",
+            message or f"The client did not declare what this request needs: {named}",
             {"requiredCapabilities": dict(required)},
         )
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import os
 import signal
 import sys
 import time
@@ -45,8 +46,10 @@ class Server(framework.Server):
                 run_stdio(self, **options)
             case "http":
                 run_http(self, **options)
-            case "unix" | "tcp":
-                run_socket(self, **options)
+            case "unix":
+                run_unix(self, **options)
+            case "tcp":
+                run_tcp(self, **options)
             case other:
                 raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {other!r}")
 
@@ -130,10 +133,16 @@ def run_http(
             "without sessions, or workers=1"
         )
     _check_reach(host, anonymous or options.get("authenticate") is not None)
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    server.asgi(**options)  # a wrong option shows before anything is announced
+    for file in (ssl_certfile, ssl_keyfile):
+        if file is not None and not os.path.isfile(file):
+            raise FileNotFoundError(f"there is no file {file!r} to read the certificate or its key from")
     listener = bound_socket(host, port)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
-    path = options.get("path", "/mcp")
+    path = "/" + options.get("path", "/mcp").strip("/")
     sys.stderr.write(f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n")
     ssl = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
     if workers == 1:
@@ -202,21 +211,20 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
         sys.exit(_UNSTARTED)
 
 
-def run_socket(
-    server: Server,
-    *,
-    path: str | None = None,
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    anonymous: bool = False,
-) -> None:
-    """Serve newline-delimited messages on a Unix socket or on TCP until a signal comes.
+def run_unix(server: Server, *, path: str) -> None:
+    """Serve newline-delimited messages on a Unix socket until a signal comes."""
+    with Watchdog() as dog:
+        _run(_serve_socket(server, dog, path=path))
+
+
+def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on TCP until a signal comes.
 
     Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
     """
     _check_reach(host, anonymous)
     with Watchdog() as dog:
-        _run(_serve_socket(server, dog, path=path, host=host, port=port))
+        _run(_serve_socket(server, dog, host=host, port=port))
 
 
 async def _serve_socket(server: Server, dog: Watchdog, **options: Any) -> None:
@@ -225,7 +233,10 @@ async def _serve_socket(server: Server, dog: Watchdog, **options: Any) -> None:
     stop = asyncio.Event()
     dog.start()
     await server.start()
-    async with listening(server, **options):
+    async with listening(server, **options) as door:
+        name = door.sockets[0].getsockname()
+        where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+        sys.stderr.write(f"{server.name} is at {where}\n")
         with _Signals(lambda: dog.end_within(server.limits.hard_stop, _STUCK), stop.set):
             await stop.wait()
         await server.stop()

@@ -1,6 +1,6 @@
 """T23: no URI reaches outside the place that a template serves: not by dots, escapes, drives, links or lookalikes.
 
-`docs://{+path}` of the target joins the path to a folder, and resolves it as the guide advises, because a link inside
+`docs://{+path}` of the target joins the path to a folder, and resolves it as an author should, because a link inside
 the folder is nothing a template can see.
 """
 

@@ -523,6 +523,28 @@ async def test_an_error_of_the_client_reaches_the_model() -> None:
     assert "Nobody is there" in failed(await client.call("run", {"flight": "OS1"}))
 
 
+async def test_when_one_question_fails_the_others_are_withdrawn() -> None:
+    ends: list[str] = []
+
+    async def run(ctx: Context) -> None:
+        await ctx.ask_all(seat=Elicit("Seat?", Seat), where=Roots())
+
+    async def ask(method: str, params: dict[str, Any]) -> Any:
+        if method == "roots/list":
+            raise PeerError(-1, "no roots")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("withdrawn")
+            raise
+
+    client = Client(app_with(run), LAST)
+    exchange = client.exchange("tools/call", {"name": "run"})
+    exchange.ask = ask
+    assert "no roots" in failed(await client.run(exchange))
+    assert ends == ["withdrawn"]
+
+
 async def test_questions_are_asked_in_the_words_of_the_revision() -> None:
     client = Client(app_with(book), "2025-06-18", answers={"elicitation/create": lambda _: accept({"row": 3})})
     assert text(await client.call("run", {"flight": "OS1"})) == "OS1 row 3"

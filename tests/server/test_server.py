@@ -207,6 +207,15 @@ async def test_what_is_always_offered_may_be_empty(name: str) -> None:
             await Client(Server("any")).request(method)
 
 
+@pytest.mark.parametrize("uri", ["a:b", "a:{x}"])
+async def test_resources_of_one_kind_are_enough_to_list_both(uri: str) -> None:
+    app = Server("any")
+    app.add_resource((lambda x: x) if "{" in uri else (lambda: "x"), uri)
+    client = Client(app)
+    fixed, templates = await client.request("resources/list"), await client.request("resources/templates/list")
+    assert (len(fixed["resources"]), len(templates["resourceTemplates"])) == ((0, 1) if "{" in uri else (1, 0))
+
+
 async def test_discovery_tells_it_all() -> None:
     app = Server("any", instructions="Ask.", offers=["tools"], revisions=["2024-11-05", NEWEST, "draft"])
     found = await Client(app).request("server/discover")

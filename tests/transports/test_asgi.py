@@ -87,6 +87,20 @@ async def test_the_server_decides_where_the_client_takes_both(responses: Any) ->
     assert (await post(app, modern(), {"accept": "text/event-stream"})).streaming
 
 
+async def test_a_subscription_is_a_stream_whatever_the_server_is_set_to() -> None:
+    async def work(exchange: Exchange) -> Any:
+        await exchange.notify("notifications/subscriptions/acknowledged", {})
+        return b"{}"
+
+    listening = modern("subscriptions/listen", notifications={})
+    for responses in ("json", "auto", "sse"):
+        app = endpoint(Stand(work), responses=responses)
+        assert len((await post(app, listening)).messages) == 2
+        assert (await post(app, listening, {"accept": "text/event-stream"})).streaming
+        assert (await post(app, listening, {"accept": "application/json"})).status == 406
+        assert (await post(app, modern(), {"accept": "application/json"})).status == 200
+
+
 async def test_a_notice_is_accepted() -> None:
     stand = Stand()
     answer = await post(endpoint(stand), notice("notifications/cancelled", requestId=1, _meta=META))

@@ -235,6 +235,35 @@ async def test_a_peer_that_never_reads_again_is_dropped() -> None:
     await lines.close(0)
 
 
+async def test_both_halves_of_a_dropped_peer_are_let_go() -> None:
+    lines, reading, writing = Lines(Stand(write_stall=0.005)), Pipe(), Pipe()
+    lines.writes_to(writing)
+    lines.connection_made(reading)
+    lines.pause_writing()
+    async with asyncio.timeout(10):
+        await lines.done
+    assert writing.aborted
+    assert reading.closed
+    await lines.close(0)
+
+
+async def test_nobody_waits_for_a_peer_that_is_gone() -> None:
+    steps = []
+
+    async def work(exchange: Any) -> Any:
+        await exchange.notify("notifications/message", {})
+        steps.append("said")
+        return b"{}"
+
+    lines, _ = connected(Stand(work))
+    lines.pause_writing()
+    lines.data_received(line(modern()))
+    await settled()
+    lines.connection_lost(None)
+    await until(lambda: steps)
+    await lines.close(0)
+
+
 async def test_a_peer_that_reads_again_is_not() -> None:
     lines, pipe = connected(write_stall=0.005)
     lines.pause_writing()
@@ -254,7 +283,7 @@ async def test_reading_is_not_resumed_on_what_is_closing() -> None:
     await lines.close(0)
 
 
-@pytest.mark.parametrize("end", ["eof_received", "connection_lost", "shutdown"])
+@pytest.mark.parametrize("end", ["eof_received", "shutdown"])
 async def test_the_end_lets_what_runs_finish_within_the_grace(end: str) -> None:
     held = Held()
     stand = Stand(held)
@@ -264,8 +293,6 @@ async def test_the_end_lets_what_runs_finish_within_the_grace(end: str) -> None:
     await until(lambda: held.began)
     if end == "eof_received":
         assert lines.eof_received() is True
-    elif end == "connection_lost":
-        lines.connection_lost(None)
     else:
         lines.data_received(line(initialize()) + line(request("shutdown", 9)))
     await settled()
@@ -276,6 +303,19 @@ async def test_the_end_lets_what_runs_finish_within_the_grace(end: str) -> None:
     assert pipe.closed
     if end == "shutdown":
         assert {"jsonrpc": "2.0", "id": 9, "result": None} in pipe.messages
+
+
+async def test_a_peer_that_is_gone_gets_no_grace() -> None:
+    held = Held()
+    lines, pipe = connected(Stand(held))
+    serving = asyncio.create_task(serve_connection(lines, 60.0))
+    lines.data_received(line(modern(text="a")))
+    await until(lambda: held.began)
+    lines.connection_lost(None)
+    async with asyncio.timeout(10):
+        await serving
+    assert held.ends == {"a": "gone"}
+    assert pipe.messages == []
 
 
 async def test_without_a_grace_what_runs_is_stopped() -> None:

@@ -243,6 +243,8 @@ async def test_a_farewell_ends_the_stream_after_its_answer() -> None:
     await pair.stream.done()
     assert pair.stream.complete
     assert pair.heard[-1] == {"jsonrpc": "2.0", "id": 9, "result": None}
+    await settled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_closing_ends_all_streams() -> None:

@@ -41,6 +41,7 @@ class Sealer:
     """Seals and opens with the first of its secrets, and opens with any: that is how secrets are rotated."""
 
     def __init__(self, given: Sequence[str | bytes] = ()) -> None:
+        given = (given,) if isinstance(given, str | bytes) else given
         material = [secret.encode() if isinstance(secret, str) else secret for secret in given]
         if any(len(secret) < 16 for secret in material):
             raise ValueError("a secret that seals requestState needs at least 16 bytes")

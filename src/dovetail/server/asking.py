@@ -187,6 +187,7 @@ class Asking:
         self._open = 0  # questions being asked now
         self._remaining: float | None = None  # of the call's time, while it stands still
         self._reached: set[str] = set()
+        self._used: set[str] = set()  # keys of this run
         self._needed: dict[str, Question[Any]] = {}
         self.remembered = self._recall()
 
@@ -209,6 +210,11 @@ class Asking:
             self._binding = binding(exchange.caller.principal, exchange.method, exchange.params)
         return self._binding
 
+    def begin(self) -> None:
+        """The function runs, perhaps again, from the top."""
+        self._asked = 0
+        self._used.clear()
+
     def next_key(self) -> str:
         """A key for a question its author did not name: its place in the order of asking."""
         self._asked += 1
@@ -216,6 +222,10 @@ class Asking:
 
     async def ask(self, questions: Mapping[str, Question[Any]]) -> dict[str, Any]:
         """Answers to all of them, asked together; ends the round where the peer cannot be asked directly."""
+        for key in questions:
+            if key in self._used:
+                raise RuntimeError(f"two questions of one call have the key {key!r}: give each its own, or none")
+            self._used.add(key)
         self._check_capabilities(questions.values())
         if self._exchange.ask is not None:
             raw = await self._ask_directly(questions, self._exchange.ask)
@@ -323,6 +333,11 @@ class Asking:
                 raise _unreachable(needed.requests.values())
             self.remembered.answers |= await self._ask_directly(needed.requests, self._exchange.ask)
 
+    @property
+    def swallowed(self) -> bool:
+        """Whether a question without an answer ended nothing: someone caught what should have ended the round."""
+        return bool(self._needed)
+
     def unreached(self) -> list[str]:
         """Questions answered in an earlier round that this one, now complete, never came to."""
         return [key for key in self.remembered.questions if key not in self._reached]
@@ -330,7 +345,10 @@ class Asking:
 
 def _unreachable(questions: Iterable[Question[Any]]) -> MissingCapability:
     """A handshake client without a session, or that takes no event stream, cannot be sent a question."""
-    return MissingCapability({question.method.partition("/")[0]: {} for question in questions})
+    required: dict[str, Any] = {question.method.partition("/")[0]: {} for question in questions}
+    return MissingCapability(
+        required, "This client cannot be asked: there is no session, or no event stream, to ask it on"
+    )
 
 
 def _accepted(raw: Any) -> ElicitResult:

@@ -75,6 +75,9 @@ class Offers:
         Options: name, title, description, mime_type, size, icons, annotations, meta, cache, timeout, inline.
         """
 
+        if callable(uri):  # `@app.resource`, without its URI
+            raise TypeError('a resource needs its URI: @app.resource("city://list")')
+
         def register(function: F) -> F:
             self.add_resource(function, uri, **options)
             return function

@@ -261,6 +261,7 @@ class Server(Offers):
         life = self._life.value if self._life is not None else None
         context = Context(exchange, asking, self.name, life)
         while True:
+            asking.begin()
             args, kwargs = signature.bind(arguments, context)
             if runner.timeout is not None:
                 exchange.deadline = self._deadline(runner.timeout)
@@ -272,6 +273,10 @@ class Server(Offers):
                 if group.split(InputNeeded)[1] is not None:
                     raise
                 return asking.required()  # asked side by side, in a task group
+            if asking.swallowed:
+                raise RuntimeError(
+                    "a question was asked, but an `except:` or `except BaseException:` kept it from the client"
+                )
             if not isinstance(value, InputRequired):
                 self._check_rounds(asking)
                 return value

@@ -5,6 +5,7 @@ sends the answer. Handshake sessions are `sessions`' business, the 2024 transpor
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
@@ -45,7 +46,7 @@ class Endpoint:
         allowed_hosts: Collection[str] = (),
         allowed_origins: Collection[str] = (),
         cors: Collection[str] = (),
-        responses: Responses = "auto",
+        responses: Responses | str = "auto",
         sessions: bool = True,
         health: bool = False,
         old_sse: bool = True,
@@ -57,7 +58,12 @@ class Endpoint:
         self._limits = service.limits
         self._waiting = Budget(service.limits.waiting_bytes)
         self._path = "/" + path.strip("/")
-        self._gate = Gate(allowed_hosts, (*allowed_origins, *cors), public_url)
+        if responses not in ("auto", "json", "sse"):
+            raise ValueError(f"responses must be 'auto', 'json' or 'sse', not {responses!r}")
+        if authenticate is not None and not inspect.iscoroutinefunction(authenticate):
+            raise TypeError("authenticate must be a coroutine function: async def authenticate(headers)")
+        cors, allowed_origins = _several(cors), _several(allowed_origins)
+        self._gate = Gate(_several(allowed_hosts), (*allowed_origins, *cors), public_url)
         self._cors = frozenset(one.lower().rstrip("/") for one in cors)
         self._responses: Responses = responses
         self._health = health
@@ -95,7 +101,8 @@ class Endpoint:
     async def _route(self, path: str, request: Request) -> None:
         old = self._old if self._old is not None and path != self._path and self._old.serves(path) else None
         if path != self._path and old is None:
-            raise Refusal(404, f"Nothing is here; the server is at {self._path}")
+            root = request.scope.get("root_path") or ""
+            raise Refusal(404, f"Nothing is here; the server is at {root}{self._path}")
         method = request.method
         if method == "OPTIONS" and request.cors:
             await send_body(request.send, 204, request.cors + _preflight(request.headers), b"")
@@ -323,6 +330,10 @@ class _Watch:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+def _several(names: Collection[str]) -> Collection[str]:
+    return (names,) if isinstance(names, str) else names
 
 
 def _relative(scope: Scope) -> str:

@@ -17,6 +17,7 @@ from dovetail.protocol.peer import Peer
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.jsonrpc import Id
+from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
 
 log = logging.getLogger("dovetail")
@@ -299,7 +300,8 @@ def _unopened(message: dict[str, Any]) -> legacy.Session:
     """Before the handshake only `ping` is served. spec: handshake/lifecycle#initialization"""
     if message["method"] != "ping":
         raise InvalidRequest(
-            "Invalid request: open the session with initialize first, or send protocolVersion in _meta"
+            "Invalid request: open the session with initialize first, or name a revision in _meta as "
+            f"{PROTOCOL_VERSION}"
         )
     return legacy.assumed(None)
 

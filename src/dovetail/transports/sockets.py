@@ -1,6 +1,9 @@
 """The newline framing over a Unix socket or TCP: many connections, each a conversation of its own."""
 
 import asyncio
+import contextlib
+import errno
+import os
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -67,6 +70,7 @@ async def listening(
     loop = asyncio.get_running_loop()
     door = _Door(service)
     if path is not None:
+        await _check_free(path)
         server = await loop.create_unix_server(door, path)
     else:
         server = await loop.create_server(door, host or "127.0.0.1", port or 0)
@@ -75,3 +79,16 @@ async def listening(
     finally:
         server.close()
         await door.close()
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+async def _check_free(path: str) -> None:
+    """Whoever listens there already would be cut off for good; a socket nobody listens on is only a leftover."""
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return
+    writer.close()
+    raise OSError(errno.EADDRINUSE, f"another server listens on {path}")

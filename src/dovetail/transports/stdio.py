@@ -21,13 +21,13 @@ _PIPE_SIZE = 1024 * 1024
 @contextmanager
 def private_streams() -> Generator[tuple[int, int]]:
     """Descriptors for the client's bytes in and out, out of everyone else's reach; put back at the end."""
-    sys.stdout.flush()
     source, sink = os.dup(0), os.dup(1)
     stdin, stdout = sys.stdin, sys.stdout
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    sys.stdout.flush()  # what was printed before goes where prints now go
     sys.stdout = sys.stderr
     try:
         yield source, sink

@@ -182,7 +182,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(_BACKLOG)  # from here on a client waits instead of being turned away
-    except OSError:
+    except OSError as exc:
         listener.close()
-        raise
+        raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
     return listener
