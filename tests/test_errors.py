@@ -80,9 +80,10 @@ def test_ours_and_theirs_are_different_things() -> None:
         (ResourceNotFound("a:b"), "Resource not found", {"uri": "a:b"}),
         (
             MissingCapability({"roots": {}, "sampling": {"tools": {}}}),
-            "The client did not declare what this request needs: roots, sampling",
+            "The client did not declare what this request needs: roots, sampling.tools",
             {"requiredCapabilities": {"roots": {}, "sampling": {"tools": {}}}},
         ),
+        (MissingCapability({"roots": {}}, "own words"), "own words", {"requiredCapabilities": {"roots": {}}}),
         (
             UnsupportedRevision("1999", ("b", "a")),
             "Unsupported protocol version 1999; this server speaks b, a",

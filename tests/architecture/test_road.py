@@ -18,7 +18,7 @@ import pytest
 from dovetail import Server
 
 GOLDEN = Path(__file__).with_name("road.txt")
-DEEPEST = 6  # coroutines of ours between the transport and the author's function
+DEEPEST = 7  # coroutines of ours between the transport and the author's function
 PATIENCE = 10.0
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -192,6 +192,16 @@ def test_a_server_without_a_secret_makes_one_of_its_own() -> None:
     assert refused(other, state)
 
 
+@pytest.mark.parametrize("alone", [OLD, OLD.encode()])
+def test_one_secret_need_not_be_a_list(alone: Any) -> None:
+    assert Sealer(alone).open(SEALER.seal(nothing(), BOUND, 600), BOUND, 0) == nothing()
+
+
+def test_what_would_be_refused_is_not_sealed() -> None:
+    with pytest.raises(ValueError, match="larger than"):
+        SEALER.seal(Remembered(answers={}, questions={}, once={"k": "x" * MAX_STATE}), BOUND, 600)
+
+
 def test_a_text_and_its_bytes_are_the_same_secret() -> None:
     assert Sealer([OLD.encode()]).open(SEALER.seal(nothing(), BOUND, 600), BOUND, 0) == nothing()
 

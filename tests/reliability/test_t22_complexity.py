@@ -26,7 +26,7 @@ from dovetail.transports.lines import Framer
 from dovetail.wire.codec import decode
 
 FACTOR = 8
-EXPONENT = 1.5  # linear is 1, a square is 2; the rest is for a machine that others use as well
+EXPONENT = 1.7  # linear is 1, a square is 2; the rest is for a machine that others use as well
 ENOUGH = 0.002  # seconds of work that can be told from noise
 
 Work = Callable[[], object]

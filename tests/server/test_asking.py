@@ -297,6 +297,16 @@ async def test_a_question_with_no_answer_is_no_exception_an_author_catches_by_ac
     assert (await Client(app_with(run)).call("run"))["resultType"] == "input_required"
 
 
+async def test_a_question_an_author_swallowed_all_the_same_is_a_fault() -> None:
+    async def run(ctx: Context) -> str:
+        try:
+            return await ctx.elicit("?", str)
+        except BaseException:
+            return "caught"
+
+    assert "tool run failed" in failed(await Client(app_with(run)).call("run"))
+
+
 # Rounds
 
 

@@ -308,6 +308,23 @@ async def test_requests_in_flight_have_a_limit() -> None:
     await line.answer()
 
 
+async def test_work_that_cancels_itself_is_answered() -> None:
+    async def work(exchange: Exchange) -> Any:
+        raise asyncio.CancelledError
+
+    line = Line(Stand(work))
+    line.send(modern(id=5))
+    answer = await line.answer()
+    assert (answer["id"], answer["error"]["code"]) == (5, -32603)
+
+
+async def test_calls_use_the_share_of_whoever_is_at_the_other_end() -> None:
+    line = Line(principal="alice")
+    line.send(modern())
+    await line.answer()
+    assert line.stand.seen[0].origin == "alice"
+
+
 # Notifications on the way
 
 
@@ -547,6 +564,25 @@ async def test_a_session_hears_of_changes_once_it_is_open() -> None:
     assert line.stand.listeners == []
     listener.deliver("notifications/tools/list_changed", None)
     await line.quiet()
+
+
+async def test_changes_a_client_had_no_time_for_are_told_once_each() -> None:
+    room = asyncio.Event()
+
+    async def drain() -> None:
+        await room.wait()
+
+    line = Line(drain=drain).open()
+    for _ in range(100):
+        line.stand.publish("notifications/tools/list_changed")
+        line.stand.publish("notifications/prompts/list_changed")
+        await settled(1)
+    await line.quiet()
+    room.set()
+    assert [one["method"] for one in await line.answers(2)] == [
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+    ]
 
 
 # Closing

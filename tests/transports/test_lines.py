@@ -60,11 +60,11 @@ def test_a_line_over_the_limit_is_not_kept() -> None:
 
 def took(count: int, size: int) -> float:
     framer, piece = Framer(10**9), b"x" * size
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(count):
         framer.feed(piece)
     framer.feed(b"\n")
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 def test_time_is_linear_in_the_bytes_however_they_are_cut() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.errors import Disconnected, InvalidParams, PeerError, ResourceNotFound
+from dovetail.errors import Busy, Disconnected, InvalidParams, PeerError, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.transports import sessions as module
 from dovetail.transports.asgi import Endpoint
@@ -205,6 +205,19 @@ async def test_equal_ids_are_answered_each_on_its_own_reply() -> None:
     await until(lambda: len(held.began) == 2)
     held.release("a", "b")
     assert [text(await first.done()), text(await second.done())] == ["a", "b"]
+
+
+async def test_work_that_finds_no_room_has_a_status_of_its_own() -> None:
+    async def work(exchange: Exchange) -> Any:
+        raise Busy("later", 3.0, own=exchange.id == 2)
+
+    app = endpoint(Stand(work))
+    session = await opened(app, BATCHING)
+    for id, status in ((1, 503), (2, 429)):
+        answer = await post(app, request(id=id), session)
+        assert (answer.status, answer.headers["retry-after"], answer.last["error"]["code"]) == (status, "3", 429)
+    (answer,) = (await post(app, [request(id=1)], session)).last
+    assert answer["error"]["code"] == 429
 
 
 async def test_requests_of_a_session_have_a_limit() -> None:
@@ -693,11 +706,17 @@ async def test_a_session_that_is_over_is_not_served_even_before_it_is_swept_away
 async def test_a_session_goes_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SWEEP", 0.005)
     held = Held()
-    app = endpoint(Stand(held, session_lifetime=0.02))
+    app = endpoint(Stand(held, session_lifetime=0.05))
     session = await opened(app)
-    going = visit(app, request(text="a"), session)
-    await gone(app, session)
+    stream, going = get(app, session), visit(app, request(text="a"), session)
+    await until(lambda: held.began)
+    await asyncio.sleep(0.1)
+    assert not stream.complete  # a call has a time of its own
+    held.release("a")
     await going.done()
+    await stream.done()
+    assert stream.complete
+    await gone(app, session)
 
 
 async def test_a_session_at_work_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,8 @@ from dovetail.transports import sockets
 from dovetail.transports.sockets import listening
 from transports.scene import Held, Stand, initialize, modern, request, until
 
-KINDS = [
-    "tcp",
-    pytest.param("unix", marks=pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")),
-]
-each_kind = pytest.mark.parametrize("kind", KINDS)
+unixlike = pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix sockets")
+each_kind = pytest.mark.parametrize("kind", ["tcp", pytest.param("unix", marks=unixlike)])
 
 
 class Connection:
@@ -61,6 +59,12 @@ class Scene:
         for connection in self.open:
             await connection.close()
 
+    @asynccontextmanager
+    async def connected(self, path: str) -> AsyncIterator[Connection]:
+        connection = Connection(*await asyncio.open_unix_connection(path))
+        yield connection
+        await connection.close()
+
     async def connect(self) -> Connection:
         assert self.server is not None
         if self.kind == "unix":
@@ -86,7 +90,7 @@ async def test_connections_do_not_know_each_other(kind: str, tmp_path: Path) -> 
 @each_kind
 async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_path: Path) -> None:
     held = Held()
-    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+    async with Scene(kind, tmp_path, Stand(held, drain=0.01)).serving() as scene:
         first, second = await scene.connect(), await scene.connect()
         first.send(modern(id=1, text="a"))
         second.send(modern(id=1, text="b"))
@@ -134,6 +138,53 @@ async def test_one_connection_too_many_is_closed_at_once(
         assert await second.ended()
         first.send(modern())
         await first.answer()
+
+
+@each_kind
+async def test_a_client_that_says_no_more_gets_what_was_running(kind: str, tmp_path: Path) -> None:
+    held = Held()
+    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+        connection = await scene.connect()
+        connection.send(modern(text="a"))
+        connection.writer.write_eof()
+        await until(lambda: held.began)
+        held.release("a")
+        assert (await connection.answer())["result"]["content"][0]["text"] == "a"
+        assert await connection.ended()
+
+
+@each_kind
+@pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\n", b"GET /", b"OPTIONS "])
+async def test_a_web_page_gets_nowhere(kind: str, first: bytes, tmp_path: Path) -> None:
+    stand = Stand()
+    async with Scene(kind, tmp_path, stand).serving() as scene:
+        connection = await scene.connect()
+        connection.writer.write(first + b"host: localhost\r\n\r\n" + json.dumps(modern()).encode() + b"\n")
+        assert await connection.ended()
+    assert stand.seen == []
+
+
+@unixlike
+async def test_a_path_in_use_is_not_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    async with listening(Stand(), path=path):
+        with pytest.raises(OSError, match="another server listens"):
+            async with listening(Stand(), path=path):
+                pass
+        async with Scene("unix", tmp_path, Stand()).connected(path) as connection:
+            connection.send(modern())
+            await connection.answer()
+
+
+@unixlike
+async def test_a_path_left_over_is_used_again_and_none_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as leftover:
+        leftover.bind(str(path))
+    assert path.exists()
+    async with listening(Stand(), path=str(path)):
+        assert path.exists()
+    assert not path.exists()
 
 
 async def test_tcp_is_this_machine_unless_told_otherwise() -> None:

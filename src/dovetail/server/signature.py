@@ -9,7 +9,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
@@ -25,6 +25,7 @@ MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call
 MAX_NAME: Final = 64
 MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 MAX_TEXT: Final = 2048
+_MOST_STEPS: Final = 100_000
 
 _EMPTY: Final = inspect.Parameter.empty
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -41,6 +42,7 @@ class Signature:
     __slots__ = (
         "_direct",
         "_layout",
+        "_patterns",
         "_strict",
         "_struct",
         "choices",
@@ -65,6 +67,7 @@ class Signature:
         self._layout = layout
         self._struct = layout.struct()
         self._strict = not lax
+        self._patterns = _pattern_check(self.schema) if self._strict else None
         self._direct = layout.positional == len(layout.types) and layout.context is None and layout.further is None
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -74,6 +77,8 @@ class Signature:
             BadArguments: they do not fit.
         """
         given = arguments or {}
+        if self._patterns is not None and not self._patterns.is_valid(given):
+            raise BadArguments(_cut("Invalid arguments. " + "; ".join(_said(self._patterns, given)) + "."))
         try:
             # Naming an option costs as much as the conversion, so the common case names none.
             struct = convert(given, self._struct) if self._strict else convert(given, self._struct, strict=False)
@@ -360,3 +365,24 @@ def _listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
 def _cut(text: str) -> str:
     raw = text.encode()
     return text if len(raw) <= MAX_TEXT else raw[: MAX_TEXT - 3].decode("utf-8", "ignore") + "…"
+
+
+def _pattern_check(schema: dict[str, Any]) -> Any:
+    """A check to make first where a pattern is at work: msgspec's own engine can be sent astray by a few characters."""
+    if b'"pattern":' not in msgspec.json.encode(schema):
+        return None
+    import jsonschema_rs  # only servers with patterns pay for it
+
+    try:
+        return jsonschema_rs.validator_for(schema, pattern_options=jsonschema_rs.RegexOptions())
+    except ValueError:  # looks around, which a linear engine cannot: then in a bounded number of steps
+        return jsonschema_rs.validator_for(
+            schema, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MOST_STEPS)
+        )
+
+
+def _said(validator: Any, given: dict[str, Any]) -> Iterator[str]:
+    for error, _ in zip(validator.iter_errors(given), range(MAX_NAMES), strict=False):
+        place = ".".join(map(str, error.instance_path))
+        keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
+        yield f"`{clip(place, MAX_NAME)}` does not fit its {keyword}" if place else clip(error.message, 200)

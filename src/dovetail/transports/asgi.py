@@ -93,34 +93,37 @@ class Endpoint:
                 raise Refusal(503, "The server is shutting down", [(b"retry-after", b"1"), (b"connection", b"close")])
             server = scope.get("server")
             self._gate.check(headers, server[0] if server else None)
-            await self._route(path, Request(scope, receive, send, headers, cors, _address(scope)))
+            request = Request(scope, receive, send, headers, cors, _address(scope))
+            if request.method == "OPTIONS" and cors:
+                await send_body(send, 204, cors + _preflight(headers), b"")
+                return
+            if self._authenticate is not None:
+                request.principal = await self._identify(request, self._authenticate)
+            await self._route(path, request)
         except Refusal as refusal:
             body = jsonrpc.failure(None, InvalidRequest.code, refusal.message)
             await send_json(send, refusal.status, body, refusal.headers + cors)
 
-    async def _route(self, path: str, request: Request) -> None:
-        old = self._old if self._old is not None and path != self._path and self._old.serves(path) else None
-        if path != self._path and old is None:
+    def _route(self, path: str, request: Request) -> Awaitable[None]:
+        """What to await for this path and method. Not a coroutine: that would be one more on every road."""
+        if path != self._path:
+            if self._old is not None and self._old.serves(path):
+                return self._serve_old(path, request, self._old)
             root = request.scope.get("root_path") or ""
             raise Refusal(404, f"Nothing is here; the server is at {root}{self._path}")
         method = request.method
-        if method == "OPTIONS" and request.cors:
-            await send_body(request.send, 204, request.cors + _preflight(request.headers), b"")
-            return
-        if self._authenticate is not None:
-            request.principal = await self._identify(request, self._authenticate)
-        if old is not None:
-            await old.admit(path, request)
-            await old.serve(path, request, await self._old_body(request))
-        elif method == "POST":
-            await self._post(request)
-        elif method == "GET" and self._sessions.stateful:
-            await self._sessions.get(request)
-        elif method == "DELETE" and self._sessions.stateful:
-            await self._sessions.delete(request)
-        else:
-            allow = b"POST, GET, DELETE" if self._sessions.stateful else b"POST"
-            raise Refusal(405, f"{method} is not served here", [(b"allow", allow)])
+        if method == "POST":
+            return self._post(request)
+        if method == "GET" and self._sessions.stateful:
+            return self._sessions.get(request)
+        if method == "DELETE" and self._sessions.stateful:
+            return self._sessions.delete(request)
+        allow = b"POST, GET, DELETE" if self._sessions.stateful else b"POST"
+        raise Refusal(405, f"{method} is not served here", [(b"allow", allow)])
+
+    async def _serve_old(self, path: str, request: Request, old: OldTransport) -> None:
+        await old.admit(path, request)
+        await old.serve(path, request, await self._old_body(request))
 
     async def _identify(self, request: Request, authenticate: Authenticate) -> str | None:
         try:

@@ -206,5 +206,8 @@ async def serve_connection(lines: Lines, grace: float) -> None:
     """Stay until the peer is done, then clean up; one that may still read gets the answers it waits for."""
     try:
         await lines.done
+    except asyncio.CancelledError:
+        grace = 0.0  # whoever ends this has waited already
+        raise
     finally:
         await lines.close(0.0 if lines.lost else grace)

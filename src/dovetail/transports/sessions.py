@@ -7,7 +7,7 @@ whatever its id; a lost connection does not stop the work. spec: handshake/trans
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import (
@@ -56,40 +56,36 @@ class Sessions:
 
     # POST
 
-    async def post(self, request: Request) -> None:
-        """Serve one POST."""
+    def post(self, request: Request) -> Awaitable[None]:
+        """What to await for one POST."""
         message = request.message
         if type(message) is list:
-            await self._batch(request, message)
-            return
+            return self._batch(request, message)
         try:
             kind = jsonrpc.kind(message)
             if kind == "request" and message["method"] == legacy.INITIALIZE:
-                await self._initialize(request)
-                return
+                return self._initialize(request)
             if not self._served:
                 raise _unserved(request.headers, self._service.revisions)
         except ProtocolError as exc:
-            await _refuse(request, jsonrpc.readable_id(message), exc)
-            return
+            return _refuse(request, jsonrpc.readable_id(message), exc)
         session = self._session(request)
+        if kind == "request":
+            return self._request(request, session)
         if kind == "notice":
             self._notice(session, message)
-            await send_body(request.send, 202, request.cors, b"")
-        elif kind != "request":
-            session.answered(message)
-            await send_body(request.send, 202, request.cors, b"")
         else:
-            await self._request(request, session)
+            session.answered(message)
+        return send_body(request.send, 202, request.cors, b"")
 
-    async def _initialize(self, request: Request) -> None:
+    def _initialize(self, request: Request) -> Awaitable[None]:
         rules, response = legacy.open_session(request.message, self._service, request.principal)
         headers = list(request.cors)
         if self.stateful:
             session = self._open(rules, request.address)
             headers.append((SESSION_HEADER, session.id.encode()))
         reply = Reply(request.send, request.mode, headers, self._limits.keep_alive, self._shelf.budget)
-        await reply.finish(response)
+        return reply.finish(response)
 
     async def _request(self, request: Request, session: Session) -> None:
         message = request.message
