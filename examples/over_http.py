@@ -6,8 +6,7 @@ Callers prove who they are with a token; a tool finds the name in its context.
 import argparse
 from collections.abc import Mapping
 
-from dovetail import Context, Limits, Server
-from dovetail.protocol.http import Refusal
+from dovetail import Context, Denied, Limits, Server
 
 TOKENS = {b"Bearer let-me-in": "ada"}
 
@@ -24,7 +23,7 @@ async def authenticate(headers: Mapping[bytes, bytes]) -> str:
     """The principal a token belongs to."""
     principal = TOKENS.get(headers.get(b"authorization", b""))
     if principal is None:
-        raise Refusal(401, "A token is needed", [(b"www-authenticate", b"Bearer")])
+        raise Denied("A token is needed")
     return principal
 
 

@@ -60,14 +60,19 @@ def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     def serve_workers(server: Server, _listener: Any, _workers: int, _ssl: Any, options: dict[str, Any]) -> None:
         server.asgi(**options)
 
-    def serve_socket(_: Server, *, path: str = "", host: str = "", port: int = 0) -> None:
-        assert path or host or port
+    def serve_unix(_: Server, *, path: str) -> None:
+        assert path
+
+    def serve_tcp(_: Server, *, host: str, port: int) -> None:
+        assert host
+        assert port
 
     monkeypatch.setattr(web, "bound_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     monkeypatch.setattr(serve, "_work", serve_http)
     monkeypatch.setattr(serve, "_supervise", serve_workers)
     monkeypatch.setattr(serve, "run_stdio", lambda _: None)
-    monkeypatch.setattr(serve, "run_socket", serve_socket)
+    monkeypatch.setattr(serve, "run_unix", serve_unix)
+    monkeypatch.setattr(serve, "run_tcp", serve_tcp)
 
 
 @pytest.fixture

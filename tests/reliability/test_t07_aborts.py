@@ -206,5 +206,5 @@ def test_a_long_storm(start: Start) -> None:
         assert client.healthy()
         within(lambda: client.vitals()["listeners"] == 0, "the sessions have expired")
         growth.append(watched.rss)
-    figure("T07 growth over 16 000 aborts", (growth[-1] - growth[2]) / lab.MiB, "MiB")
+    figure("T07 growth over 14 000 aborts", (growth[-1] - growth[2]) / lab.MiB, "MiB")
     assert growth[-1] - growth[2] < 0.05 * growth[2]

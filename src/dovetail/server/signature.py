@@ -275,6 +275,7 @@ class _Layout:
 
     def _check(self, name: str, kind: Any) -> None:
         try:
+            _refuse_unheard(kind)
             schemas_of([kind])
         except TypeError as exc:
             raise TypeError(f"{self.where}: parameter `{name}`: {exc}") from None
@@ -297,6 +298,14 @@ def _described(annotation: Any) -> Any:
     for meta in said:
         annotation = Annotated[annotation, meta]
     return annotation
+
+
+def _refuse_unheard(annotation: Any) -> None:
+    """A constraint nobody would keep must not be believed to hold."""
+    notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
+    for note in notes:
+        if type(note).__module__.partition(".")[0] in ("pydantic", "annotated_types"):
+            raise TypeError(f"{type(note).__name__} in Annotated is not understood yet; say it with msgspec.Meta")
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
