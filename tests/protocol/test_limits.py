@@ -34,6 +34,14 @@ def test_times_and_sizes_fit_together() -> None:
     assert limits.waiting_time < limits.run_time
 
 
+@pytest.mark.parametrize("value", [-1, -0.5, float("nan")])
+def test_a_limit_is_not_negative(value: float) -> None:
+    for name in NAMES:
+        with pytest.raises(ValueError, match=name):
+            Limits(**{name: value})
+    assert Limits(body=0).body == 0
+
+
 def test_limits_are_given_by_name_and_never_change() -> None:
     limits = Limits(body=10)
     assert (limits.body, limits.line) == (10, Limits().line)

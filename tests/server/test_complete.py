@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dovetail import Completion
@@ -27,6 +27,8 @@ def test_no_other_shape_is_a_completer(function: Any) -> None:
         Completer(function)
 
 
+@example(["x"] * 100)
+@example(["x"] * 101)
 @given(st.lists(st.text(max_size=4), max_size=250))
 def test_an_answer_holds_a_hundred_values_and_tells_of_the_rest(values: list[str]) -> None:
     found = suggestions(values)
@@ -35,6 +37,9 @@ def test_an_answer_holds_a_hundred_values_and_tells_of_the_rest(values: list[str
     assert found.has_more is (len(values) > MAX_VALUES)
 
 
+@example(["x"] * 101, None, None)
+@example(["x"] * 101, 5000, False)
+@example(["x"] * 100, 5000, True)
 @given(st.lists(st.text(max_size=4), max_size=250), st.none() | st.integers(0, 1000), st.none() | st.booleans())
 def test_what_the_author_says_of_the_rest_stands_unless_it_must_be_cut(
     values: list[str], total: int | None, more: bool | None

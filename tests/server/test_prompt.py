@@ -19,6 +19,7 @@ def packing(city: str, days: int = 3, style: Literal["light", "full"] = "light")
 def test_arguments_are_the_parameters() -> None:
     declared = Prompt(packing).declaration
     assert (declared.name, declared.description) == ("packing", "A packing list.")
+    assert (Prompt(packing).runner.inline, Prompt(packing).runner.timeout) == (False, None)
     assert declared.arguments == [
         PromptArgument(name="city", required=True),
         PromptArgument(name="days"),

@@ -31,6 +31,8 @@ def test_a_resource_declares_what_its_function_says() -> None:
     declared = Resource(read, "a:b").declaration
     assert (declared.uri, declared.name, declared.description) == ("a:b", "read", "What there is.")
     assert (declared.mime_type, declared.size, declared.title) == (None, None, None)
+    for one in (Resource(read, "a:b"), ResourceTemplate(lambda x: x, "a:{x}")):
+        assert (one.runner.inline, one.runner.timeout, one.lifetime) == (False, None, None)
 
 
 def test_a_function_without_a_name_leaves_it_to_the_uri() -> None:

@@ -96,6 +96,13 @@ async def test_what_a_function_raises_is_raised(function: Any, inline: bool) -> 
         await Runner(function, inline=inline)((), {}, Threads(Limits()), None)
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5"])
+def test_a_time_limit_is_a_time(timeout: Any) -> None:
+    assert Runner(plain, timeout=0.5).timeout == 0.5
+    with pytest.raises(ValueError, match="timeout"):
+        Runner(plain, timeout=timeout)
+
+
 def test_a_function_speaks_for_itself() -> None:
     assert describe(coroutine) == "Waits for nothing."
     assert describe(plain) is None

@@ -164,6 +164,18 @@ async def test_a_web_page_gets_nowhere(kind: str, first: bytes, tmp_path: Path) 
     assert stand.seen == []
 
 
+@each_kind
+async def test_only_the_beginning_of_a_connection_is_looked_at_for_web_pages(kind: str, tmp_path: Path) -> None:
+    async with Scene(kind, tmp_path, Stand()).serving() as scene:
+        connection = await scene.connect()
+        connection.send(modern())
+        await connection.answer()
+        connection.writer.write(b"GET ready\n")
+        assert (await connection.answer())["error"]["code"] == -32700
+        connection.send(modern())
+        await connection.answer()
+
+
 @unixlike
 async def test_a_path_in_use_is_not_taken_over(tmp_path: Path) -> None:
     path = str(tmp_path / "s")

@@ -143,6 +143,16 @@ def test_an_event_larger_than_the_window_is_kept_alone() -> None:
     assert one.after(0) is None
 
 
+def test_a_stream_that_keeps_nothing_is_forgotten() -> None:
+    home: dict[str, Stream] = {}
+    one = home["s"] = Stream("s", Shelf(Limits(), Budget(0)), home)
+    one.append(b"a")
+    assert home == {"s": one}
+    one.clear()
+    one.clear()
+    assert home == {}
+
+
 def test_the_first_id_brings_everything_that_follows() -> None:
     one = stream()
     assert one.number() == "s-1"

@@ -48,3 +48,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     state_time: float = 600.0  # how long a requestState may be answered
     drain: float = 5.0  # for running calls at shutdown
     hard_stop: float = 10.0  # then the process ends whatever happens
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"the limit {name} must not be negative")

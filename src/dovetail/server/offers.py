@@ -6,6 +6,7 @@ Everything registered is compiled on the spot, so that a mistake shows where it 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
+from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
@@ -14,8 +15,10 @@ from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.tool import Tool
+from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
+from dovetail.wire.shape import Wire
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +63,7 @@ class Offers:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
+        _check_sound(tool.declaration)
         _new(tool.name, self._tools, "tool")
         self._tools[tool.name] = tool
         self.changed("tools")
@@ -89,11 +93,13 @@ class Offers:
         _known_keys(options.get("meta"))
         if "{" in uri:
             template = ResourceTemplate(function, uri, **options)
+            _check_sound(template.declaration)
             _new(uri, self._templates, "resource template")
             self._templates[uri] = template
             self._sort_templates()
         else:
             resource = Resource(function, uri, **options)
+            _check_sound(resource.declaration)
             _new(uri, self._resources, "resource")
             self._resources[uri] = resource
         self.changed("resources")
@@ -120,6 +126,7 @@ class Offers:
         """Register a prompt; options as for the decorator."""
         _known_keys(options.get("meta"))
         prompt = Prompt(function, **options)
+        _check_sound(prompt.declaration)
         _new(prompt.declaration.name, self._prompts, "prompt")
         self._prompts[prompt.declaration.name] = prompt
         self.changed("prompts")
@@ -186,6 +193,14 @@ class Offers:
         return bool(self._completers) or any(
             one.signature.choices for one in (*self._prompts.values(), *self._templates.values())
         )
+
+
+def _check_sound(declaration: Wire) -> None:
+    """One malformed declaration would spoil the whole list for its readers."""
+    try:
+        convert(plain(declaration), type(declaration), what="declaration")
+    except (InvalidParams, TypeError) as exc:
+        raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
 
 
 def _new(name: str, registry: Mapping[str, Any], kind: str) -> None:

@@ -17,6 +17,8 @@ class Runner:
     __slots__ = ("function", "inline", "is_async", "timeout")
 
     def __init__(self, function: Callable[..., Any], *, timeout: float | None = None, inline: bool = False) -> None:
+        if timeout is not None and (isinstance(timeout, str) or not timeout > 0):
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.function = function
         self.is_async = _is_async(function)
         self.inline = inline

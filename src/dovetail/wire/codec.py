@@ -46,8 +46,10 @@ def decode(data: bytes) -> Any:
     # First, because what follows goes down as deep as the value does.
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
         _refuse_depth(value)
-    # A name given twice is dropped by the reader, and its colon with it; `\u` could smuggle one back in.
-    if data.count(b":") != encode(value).count(b":") or b"\\u" in data:
+    # A name given twice is dropped by the reader: what is said again in the same bytes has none, and in other bytes a
+    # dropped name shows by its missing colon; only `\u` could smuggle one back in.
+    again = encode(value)
+    if again != data and (data.count(b":") != again.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
     if _TOO_MANY_DIGITS in data.translate(_DIGITS_TO_ZERO):
         _refuse_digits(data)
