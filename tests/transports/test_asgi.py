@@ -614,3 +614,19 @@ async def test_websockets_are_turned_away() -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
     await endpoint()({"type": "other"}, receive, send)
     assert len(sent) == 1
+
+
+async def test_a_subscription_needs_a_client_that_takes_streams() -> None:
+    listen = modern("subscriptions/listen")
+    answer = await post(endpoint(Stand()), listen, {"accept": "application/json"})
+    assert answer.status == 406
+
+
+async def test_an_authenticator_that_fails_is_not_a_dead_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(_: Mapping[bytes, bytes]) -> str:
+        raise KeyError("table")
+
+    answer = await post(endpoint(Stand(), authenticate=broken), modern())
+    assert answer.status == 500
+    assert "table" not in answer.last["error"]["message"]
+    assert "authenticate failed" in caplog.text

@@ -129,6 +129,14 @@ async def test_answers_of_one_turn_leave_in_one_write() -> None:
     await lines.close(0)
 
 
+async def test_a_last_line_may_lack_its_newline() -> None:
+    lines, pipe = connected()
+    lines.data_received(line(modern(text="last")).rstrip(b"\n"))
+    lines.eof_received()
+    await lines.close(5.0)
+    assert [message["result"]["content"][0]["text"] for message in pipe.messages] == ["last"]
+
+
 async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
     lines, pipe = connected(line=400)
     lines.data_received(line({"x": "y" * 1000}) + line(modern(text="next")))

@@ -19,6 +19,10 @@ unixlike = pytest.mark.skipif(sys.platform == "win32", reason="platform: no Unix
 each_kind = pytest.mark.parametrize("kind", ["tcp", pytest.param("unix", marks=unixlike)])
 
 
+def gone(path: str) -> bool:
+    return not Path(path).exists()
+
+
 class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -100,6 +104,42 @@ async def test_a_client_that_leaves_stops_its_work_and_no_other(kind: str, tmp_p
         assert held.ends == {"a": "gone"}
         held.release("b")
         assert (await second.answer())["result"]["content"][0]["text"] == "b"
+
+
+@each_kind
+async def test_a_client_that_says_no_more_still_hears_its_answers(kind: str, tmp_path: Path) -> None:
+    held = Held()
+    async with Scene(kind, tmp_path, Stand(held)).serving() as scene:
+        connection = await scene.connect()
+        connection.send(modern(id=1, text="a"))
+        await until(lambda: len(held.began) == 1)
+        connection.writer.write_eof()
+        held.release("a")
+        assert (await connection.answer())["result"]["content"][0]["text"] == "a"
+
+
+@each_kind
+async def test_what_begins_like_http_is_closed_unheard(kind: str, tmp_path: Path) -> None:
+    """A web page could have a browser send this; the body would be a message like any other."""
+    stand = Stand()
+    async with Scene(kind, tmp_path, stand).serving() as scene:
+        connection = await scene.connect()
+        connection.writer.write(b"POST / HTTP/1.1\r\nOrigin: https://evil.example\r\n\r\n")
+        connection.send(modern(id=1, text="a"))
+        assert await connection.ended()
+    assert stand.seen == []
+
+
+@unixlike
+async def test_a_socket_in_use_is_not_taken_over(tmp_path: Path) -> None:
+    async with Scene("unix", tmp_path, Stand()).serving() as scene:
+        with pytest.raises(OSError, match="another server listens"):
+            async with listening(Stand(), path=scene.path):
+                pass
+        connection = await scene.connect()
+        connection.send(modern(id=1, text="a"))
+        assert (await connection.answer())["id"] == 1
+    assert gone(scene.path)
 
 
 @each_kind

@@ -102,7 +102,8 @@ class Lines(asyncio.Protocol):
                 self.duplex.receive(line)
 
     def eof_received(self) -> bool:
-        """The peer says no more: answer what is running, then go."""
+        """The peer says no more: answer what is running, then go. A last line may lack its newline."""
+        self.data_received(b"\n")
         self.end()
         return True
 

@@ -1,0 +1,128 @@
+"""Mistakes authors make, each found where it is made or told in words that help."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from annotated_types import Ge
+
+from dovetail import Context, InputRequired, Limits, Server
+from server.calling import LAST, NEWEST, Client, failed, text
+
+ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
+ERAS = pytest.mark.parametrize("revision", [NEWEST, LAST])
+
+
+@ERAS
+async def test_two_questions_with_one_key_are_refused(revision: str) -> None:
+    app = Server("x", debug=True)
+
+    @app.tool
+    async def twice(ctx: Context) -> int:
+        return await ctx.elicit("a", int, key="k") + await ctx.elicit("b", int, key="k")
+
+    assert "have the key 'k'" in failed(await Client(app, revision, answers=ONE).ask_through("twice"))
+
+
+async def test_a_question_nobody_may_swallow() -> None:
+    app = Server("x", debug=True)
+
+    @app.tool
+    async def greedy(ctx: Context) -> str:
+        try:
+            return str(await ctx.elicit("a", int))
+        except BaseException:
+            return "fallback"
+
+    assert "kept it from the client" in failed(await Client(app).call("greedy"))
+
+
+async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
+    app = Server("x")
+
+    @app.tool
+    async def rounds(ctx: Context) -> str | InputRequired:
+        await ctx.progress(1)
+        await ctx.progress(2)
+        return "done" if ctx.request_state else InputRequired(state="seen")
+
+    client = Client(app, LAST)
+    result = await client.request("tools/call", {"name": "rounds", "arguments": {}}, progressToken=7)
+    assert text(result) == "done"
+    assert [one["params"]["progress"] for one in client.said] == [1, 2]
+
+
+async def test_people_may_take_their_time_with_questions_asked_side_by_side() -> None:
+    """The first answer does not start the clock again while the second is still awaited."""
+    app = Server("x", limits=Limits(run_time=0.05))
+    let_go = asyncio.Event()
+
+    @app.tool
+    async def both(ctx: Context) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.elicit("quick", int))
+            group.create_task(ctx.elicit("slow", int))
+        return "done"
+
+    client = Client(app, LAST)
+    exchange = client.exchange("tools/call", {"name": "both"})
+    exchange.ask = lambda _, params: answer(params["message"])
+
+    async def answer(message: str) -> Any:
+        if message == "slow":
+            await let_go.wait()
+        else:
+            asyncio.get_running_loop().call_soon(lambda: seen.append(exchange.deadline))
+            asyncio.get_running_loop().call_soon(let_go.set)
+        return {"action": "accept", "content": {"value": 1}}
+
+    seen: list[float | None] = []
+    assert text(await client.run(exchange)) == "done"
+    assert seen == [None]
+
+
+async def test_arguments_changed_by_their_tool_do_not_spoil_its_state() -> None:
+    app = Server("x")
+
+    @app.tool(input_schema={"type": "object"})
+    async def changes(arguments: dict[str, Any], ctx: Context) -> str:
+        arguments["more"] = True
+        return str(await ctx.elicit("a", int))
+
+    assert text(await Client(app, answers=ONE).ask_through("changes", {"y": 1})) == "1"
+
+
+def wrong(**options: Any) -> Callable[[Server], None]:
+    return lambda app: app.add_tool(lambda: "x", name="t", **options)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (wrong(icons=["a.png"]), "cannot be offered"),
+        (wrong(title=3), "cannot be offered"),
+        (wrong(timeout=-3), "positive number of seconds"),
+        (wrong(timeout="3"), "positive number of seconds"),
+        (lambda app: app.resource(lambda: "x"), "needs its URI"),
+        (lambda app: app.asgi(responses="stream"), "'auto', 'json' or 'sse'"),
+        (lambda app: app.asgi(authenticate=lambda _: "ada"), "coroutine function"),
+        (lambda app: app.run("unix"), "path"),
+        (lambda app: app.run("http", workers=0), "at least 1"),
+        (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
+        (lambda _: Limits(run_time=-3), "must not be negative"),
+    ],
+)
+def test_it_is_told_where_it_is_made(mistake: Callable[[Server], Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        mistake(Server("x"))
+
+
+def test_a_constraint_nobody_would_keep_is_refused() -> None:
+    app = Server("x")
+
+    def typed(a: Annotated[int, Ge(1)]) -> int:
+        return a
+
+    with pytest.raises(TypeError, match=r"parameter `a`: Ge in Annotated is not understood"):
+        app.add_tool(typed)
