@@ -127,7 +127,7 @@ def test_input_may_be_a_file(tmp_path: Path, revision: str) -> None:
 
 
 @requirement("stdio.file")
-def test_a_last_line_without_its_end_is_not_a_message(tmp_path: Path) -> None:
+def test_a_last_line_that_was_cut_off_is_told_so(tmp_path: Path) -> None:
     whole = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
     source = tmp_path / "in"
     source.write_text(whole + "\n" + whole[:-5])
@@ -135,7 +135,9 @@ def test_a_last_line_without_its_end_is_not_a_message(tmp_path: Path) -> None:
     with source.open("rb") as given:
         run = subprocess.run(command, stdin=given, capture_output=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0
-    assert [json.loads(line)["id"] for line in run.stdout.splitlines()] == [1]
+    answered, refused = map(json.loads, run.stdout.splitlines())
+    assert answered["id"] == 1
+    assert refused["error"]["code"] == -32700
 
 
 @requirement("stdio.eras")
