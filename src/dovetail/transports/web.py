@@ -18,9 +18,66 @@ from dovetail.protocol.limits import Limits
 log = logging.getLogger("dovetail")
 
 _BACKLOG = 2048  # as uvicorn
+_HELD = 16 * 1024  # bytes of an answer that may wait for the end of the turn
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LEAVING = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Corked:
+    """A connection that sends at the end of the loop's turn: the head of an answer and its body leave in one write.
+
+    uvicorn writes them apart, and each write is a call into the system. More than a little is never held back, so
+    the pressure of a slow client is felt as before.
+    """
+
+    __slots__ = (
+        "_held",
+        "_loop",
+        "_size",
+        "_transport",
+        "get_extra_info",
+        "is_closing",
+        "pause_reading",
+        "resume_reading",
+    )
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+        self._size = 0
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        """Hold a piece until the turn is over, or there is enough."""
+        if not self._held:
+            self._loop.call_soon(self.flush)
+        self._held.append(data)
+        self._size += len(data)
+        if self._size > _HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._held:
+            data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+            self._held.clear()
+            self._size = 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what is held, and close."""
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close without another word."""
+        self._held.clear()
+        self._transport.abort()
 
 
 def guarded(limits: Limits) -> type[HttpToolsProtocol]:
@@ -34,7 +91,7 @@ def guarded(limits: Limits) -> type[HttpToolsProtocol]:
         _owes_body = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
             self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
