@@ -272,3 +272,30 @@ async def test_whole_answers() -> None:
     wire = Wire()
     await send_json(wire, 400, b"{}", [(b"a", b"b")])
     assert (wire.start["status"], wire.kind, wire.body) == (400, b"application/json", b"{}")
+
+
+class SlowAfterWriting:
+    """A server that writes first and then waits for its client, as some do."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        self.written += message.get("body", b"")
+        if message["type"] == "http.response.body" and message.get("more_body"):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_slow_client_gets_every_slice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", 0.001)
+    send, data = SlowAfterWriting(), bytes(range(256)) * 1024
+    await Reply(send, "json", [], 15.0, Budget(10**9)).finish(data)
+    assert bytes(send.written) == data
+
+
+async def test_no_keep_alive_comes_between_the_slices_of_an_event() -> None:
+    send, data = SlowAfterWriting(), b"x" * 300_000
+    answer = Reply(send, "sse", [], 0.005, Budget(10**9))
+    await answer.emit(data)
+    await answer.finish(b"{}")
+    assert [event.data for event in Parser().feed(bytes(send.written))] == [data.decode(), "{}"]
