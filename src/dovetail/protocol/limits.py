@@ -53,3 +53,20 @@ class Limits(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"the limit {name} must not be negative")
+
+
+class FetchLimits(Struct, frozen=True, kw_only=True):
+    """What the HTTP client takes from a server, and how much it keeps open."""
+
+    body: int = 32 * MiB  # of one reply read as a whole, after decompression
+    ratio: int = 100  # of decompressed to received bytes, looked at beyond `ratio_from` bytes
+    ratio_from: int = MiB
+    header_block: int = 64 * KiB  # also what may come in a row without a byte of the body: trailers, chunk extensions
+    headers: int = 100
+    queued: int = 256 * KiB  # of a reply that is not being read; then the connection is not read either
+    connections: int = 256  # open at the same time; a request beyond that waits
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"the limit {name} must be at least 1")

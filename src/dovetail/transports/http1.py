@@ -1,0 +1,467 @@
+"""One HTTP/1.1 connection of a client: bytes out, a reply in, one request at a time.
+
+It knows no pool, no proxy and no TLS; whoever opened the connection hears when a reply is complete and when the
+connection is lost.
+"""
+
+import asyncio
+import select
+import sys
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+from typing import Self, cast
+
+import httptools
+
+from dovetail.errors import TransportError
+from dovetail.protocol.limits import FetchLimits
+
+_STEP = 64 * 1024  # of decompressed bytes at a time
+_PIECE = 64  # what a queued piece of a body weighs beside its bytes
+
+
+class Broken(TransportError):
+    """The connection died. `sent`: something of the request may have left; `head`: the head of the reply had come."""
+
+    def __init__(self, message: str, *, sent: bool, head: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.head = head
+
+
+class TooLarge(TransportError):
+    """The reply is larger than its limit."""
+
+
+class BadReply(TransportError):
+    """What came back is not a well-formed HTTP/1.1 reply."""
+
+
+class Reply:
+    """A reply whose head has arrived. The body is read whole with `read`, or piece by piece by iterating."""
+
+    __slots__ = (
+        "_connection",
+        "_done",
+        "_fault",
+        "_inflater",
+        "_limits",
+        "_loop",
+        "_queue",
+        "_queued",
+        "_waiter",
+        "headers",
+        "status",
+        "url",
+    )
+
+    def __init__(self, url: str, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
+        self.url = url
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._connection: Connection | None = connection
+        self._limits = connection.limits
+        self._loop = loop
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._done = False
+        self._fault: TransportError | None = None
+        self._inflater: Inflater | None = None
+        # Who waits: first for the head, then for a piece of the body.
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it is larger than the limit.
+            Broken, BadReply: it did not come to its end.
+        """
+        limit = self._limits.body
+        declared = self.headers.get(b"content-length", b"")
+        if self._inflater is None and declared and int(declared) > limit and self._connection is not None:
+            raise self._give_up(TooLarge(f"The reply is {int(declared)} bytes, more than {limit}"))
+        if self._done and len(self._queue) == 1 and self._inflater is None:
+            return self._take()
+        body, size = BytesIO(), 0
+        async for piece in self:
+            size += len(piece)
+            if size > limit:
+                raise self._give_up(TooLarge(f"The reply is more than {limit} bytes"))
+            body.write(piece)
+        return body.getvalue()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces as they come, decompressed; the sum is not limited."""
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not (piece := self._piece()):
+            if self._fault is not None:
+                raise self._fault
+            if self._done:
+                raise StopAsyncIteration
+            await self.wait()
+        return piece
+
+    def close(self) -> None:
+        """Want no more. If the body is not complete, the connection is dropped, which cancels the request."""
+        if self._connection is not None:
+            self._connection.abort()
+            self.fail(Broken("The reply was closed before its end", sent=True, head=self.status > 0))
+        self._queue.clear()
+        self._queued = 0
+
+    # What the connection and whoever sends call.
+
+    async def wait(self) -> None:
+        """Until something happened: the head, a piece, the end, a fault. Cancelling this cancels the request."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._waiter = None
+
+    def begin(self, status: int) -> None:
+        """The head is complete."""
+        self.status = status
+        coding = self.headers.get(b"content-encoding", b"identity").lower()
+        if coding in (b"gzip", b"x-gzip", b"deflate"):
+            self._inflater = Inflater(gzip=coding != b"deflate", limits=self._limits)
+        elif coding not in (b"identity", b""):
+            raise BadReply("The reply is encoded in a way that was not asked for")
+        self._wake()
+
+    def put(self, piece: bytes) -> bool:
+        """A piece of the body; says whether that is enough for now."""
+        self._queue.append(piece)
+        self._queued += len(piece) + _PIECE
+        self._wake()
+        return self._queued > self._limits.queued
+
+    def end(self) -> None:
+        """The body is complete."""
+        self._connection = None
+        self._done = True
+        self._wake()
+
+    def fail(self, fault: TransportError) -> None:
+        """The rest will not come."""
+        self._connection = None
+        self._fault = fault
+        self._wake()
+
+    @property
+    def fault(self) -> TransportError | None:
+        return self._fault
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take(self) -> bytes:
+        piece = self._queue.popleft()
+        self._queued -= len(piece) + _PIECE
+        if self._connection is not None and self._queued <= self._limits.queued // 2:
+            self._connection.resume()
+        return piece
+
+    def _piece(self) -> bytes:
+        inflater = self._inflater
+        if inflater is None:
+            return self._take() if self._queue else b""
+        try:
+            while not (piece := inflater.take()) and self._queue:
+                inflater.give(self._take())
+            if not piece and self._done:
+                inflater.check_end()
+        except TransportError as fault:
+            raise self._give_up(fault) from None
+        return piece
+
+    def _give_up(self, fault: TransportError) -> TransportError:
+        self.close()
+        self._done = False
+        self._fault = fault
+        return fault
+
+
+class Inflater:
+    """Undoes gzip or deflate in steps of bounded size, and refuses what grows out of proportion."""
+
+    __slots__ = ("_given", "_gzip", "_limits", "_made", "_more", "_stream", "_tail")
+
+    def __init__(self, *, gzip: bool, limits: FetchLimits) -> None:
+        self._gzip = gzip
+        self._limits = limits
+        self._stream: zlib._Decompress | None = None  # pyright: ignore[reportPrivateUsage]
+        self._tail = b""
+        self._more = False
+        self._given = 0
+        self._made = 0
+
+    def give(self, piece: bytes) -> None:
+        """The next piece of what was received; `take` has said before that it needs one."""
+        if self._stream is None:
+            # Some senders leave the zlib frame away from deflate. Its first byte ends in 8, which a bare stream's,
+            # padded with zeros, never does.
+            self._stream = zlib.decompressobj(31 if self._gzip else 15 if piece[0] & 15 == 8 else -15)
+        self._tail = piece
+        self._more = True
+        self._given += len(piece)
+
+    def take(self) -> bytes:
+        """The next piece of the body, or nothing if more has to be given."""
+        stream = self._stream
+        if stream is None:
+            return b""
+        piece = b""
+        while self._more and not piece:
+            try:
+                piece = stream.decompress(self._tail, _STEP)
+            except zlib.error:
+                raise BadReply("The compressed body of the reply is damaged") from None
+            self._tail = stream.unconsumed_tail
+            self._more = bool(self._tail) or len(piece) == _STEP
+            if stream.unused_data:
+                raise BadReply("The compressed body of the reply has something behind its end")
+        self._made += len(piece)
+        if self._made > self._limits.ratio_from and self._made > self._limits.ratio * self._given:
+            raise TooLarge(f"The compressed reply grows more than {self._limits.ratio} times")
+        return piece
+
+    def check_end(self) -> None:
+        """The body is complete; so must be the stream. An empty body is nobody's stream."""
+        if self._stream is not None and not self._stream.eof:
+            raise BadReply("The compressed body of the reply is cut off")
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `done` is called when a reply is complete, with whether another request may follow."""
+
+    __slots__ = (
+        "_bodiless",
+        "_closed",
+        "_count",
+        "_done",
+        "_fault",
+        "_loop",
+        "_lost",
+        "_parser",
+        "_paused",
+        "_poll",
+        "_quiet",
+        "_reply",
+        "_reusable",
+        "_size",
+        "_spoilt",
+        "_transport",
+        "_until_end",
+        "idle_since",
+        "limits",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: FetchLimits,
+        done: Callable[["Connection", bool], None],
+        lost: Callable[["Connection"], None],
+    ) -> None:
+        self.limits = limits
+        self.idle_since = 0.0
+        self._loop = loop
+        self._done = done
+        self._lost = lost
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._poll: Callable[[], bool] = bool
+        self._reply: Reply | None = None
+        self._closed = False
+        self._paused = False
+        self._spoilt = False
+        self._fault: TransportError | None = None
+        self._bodiless = False
+        self._until_end = False
+        self._reusable = False
+        self._size = 0
+        self._count = 0
+        self._quiet = 0
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    @property
+    def dead(self) -> bool:
+        """Whether the other side has closed, or said something unasked: the loop may not have told us yet."""
+        return self._closed or self._spoilt or self.transport.is_closing() or self._poll()
+
+    async def send(self, request: bytes, url: str, *, bodiless: bool = False) -> Reply:
+        """Write a request in one piece and wait for the head of the reply. `bodiless`: a body cannot follow it."""
+        if self.dead:
+            self.abort()
+            raise Broken("The connection was closed before the request", sent=False, head=False)
+        self._reply = reply = Reply(url, self, self._loop)
+        self._bodiless = bodiless
+        self._size = self._count = self._quiet = 0
+        self.transport.write(request)
+        while not reply.status:
+            await reply.wait()
+            if reply.fault is not None and not reply.status:
+                raise reply.fault
+        return reply
+
+    def abort(self) -> None:
+        """Close without another word."""
+        self._closed = True
+        self._reply = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drop(self, fault: TransportError) -> None:
+        """Close, and let whoever waits for a reply know why."""
+        reply = self._reply
+        self.abort()
+        if reply is not None:
+            reply.fail(fault)
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+
+    # asyncio calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._poll = _poll(transport.get_extra_info("socket").fileno())
+
+    def data_received(self, data: bytes) -> None:
+        if self._reply is None or self._parser is None:
+            self.abort()
+            return
+        self._quiet += len(data)
+        fault = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._spoilt = True
+            fault = self._fault or BadReply(f"The reply is not well-formed HTTP: {error}")
+        if self._quiet > self.limits.header_block and fault is None:
+            fault = TooLarge(f"The reply has more than {self.limits.header_block} bytes of headers")
+        if not self._reply:
+            # Complete. What came behind it, if anything did, nobody asked for.
+            self._finish()
+        elif fault is not None:
+            self.drop(fault)
+
+    def eof_received(self) -> None:
+        if self._reply is not None and self._until_end:
+            self._complete()
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        self._parser = None  # which refers to this object
+        if self._reply is not None:
+            how = "was lost" if exc is not None else "was closed by the server"
+            head = self._reply.status > 0
+            where = "in the middle of the reply" if head else "before it replied"
+            self.drop(Broken(f"The connection {how} {where}", sent=True, head=head))
+        self._lost(self)
+
+    # The parser calls these.
+
+    def on_message_begin(self) -> None:
+        if self._reply is None:
+            self._spoilt = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        reply = self._reply
+        if reply is None or reply.status:
+            return  # a trailer
+        self._size += len(name) + len(value) + 4
+        self._count += 1
+        if self._size > self.limits.header_block:
+            self._refuse(TooLarge(f"The reply has more than {self.limits.header_block} bytes of headers"))
+        if self._count > self.limits.headers:
+            self._refuse(TooLarge(f"The reply has more than {self.limits.headers} headers"))
+        name = name.lower()
+        known = reply.headers.get(name)
+        reply.headers[name] = value if known is None else known + b", " + value
+
+    def on_headers_complete(self) -> None:
+        reply, parser = self._reply, self._parser
+        if reply is None or parser is None:
+            return
+        status = parser.get_status_code()
+        if not parser.get_http_version().startswith("1.") or status < 100 or status == 101:
+            self._refuse(BadReply("The reply is not HTTP/1.1"))
+        if status < 200:
+            reply.headers.clear()
+            return
+        coding = reply.headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            self._refuse(BadReply("The reply has a transfer encoding that is not chunked"))
+        self._reusable = parser.should_keep_alive()
+        self._until_end = coding is None and b"content-length" not in reply.headers
+        try:
+            reply.begin(status)
+        except BadReply as fault:
+            self._refuse(fault)
+        self._quiet = 0
+        if self._bodiless:
+            self._reusable = False
+            self._complete()
+
+    def on_body(self, piece: bytes) -> None:
+        self._quiet = 0
+        if self._reply is None:
+            self._spoilt = True
+        elif self._reply.put(piece) and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._reply is not None and self._reply.status:
+            self._complete()
+
+    def _complete(self) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.end()
+
+    def _finish(self) -> None:
+        self.resume()
+        usable = not self._spoilt and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        self._done(self, self._reusable and usable)
+
+    def _refuse(self, fault: TransportError) -> None:
+        self._fault = fault
+        raise fault
+
+
+if sys.platform == "win32":
+
+    def _poll(number: int) -> Callable[[], bool]:
+        """A function that says, without waiting, whether there is something to read from this socket."""
+        return lambda: bool(select.select([number], [], [], 0)[0])
+
+else:
+
+    def _poll(number: int) -> Callable[[], bool]:
+        """A function that says, without waiting, whether there is something to read from this socket."""
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        return lambda: bool(poll.poll(0))

@@ -1,0 +1,68 @@
+"""Which proxy stands between this client and a host: the one given, or the one the environment names."""
+
+import base64
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+
+class Proxy(NamedTuple):
+    """An HTTP proxy; `authorization` is the value of its Proxy-Authorization header, or empty."""
+
+    host: str
+    port: int
+    authorization: bytes
+
+
+def parse(url: str) -> Proxy:
+    """The proxy a URL names. The text of an error never repeats the URL, which may hold a password."""
+    parts = urlsplit(url if "://" in url else "http://" + url)
+    if parts.scheme != "http":
+        raise ValueError(f"a proxy is reached by http, not by {parts.scheme}")
+    if not parts.hostname:
+        raise ValueError("a proxy needs a host, as in http://proxy.example:3128")
+    authorization = b""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = b"Basic " + base64.b64encode(pair.encode())
+    return Proxy(parts.hostname, parts.port or 80, authorization)
+
+
+def from_environment(scheme: str, host: str, port: int, environment: Mapping[str, str]) -> str:
+    """The value of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY for this target, or nothing. This machine needs no proxy."""
+    if _local(host) or _excepted(host, port, _variable("no_proxy", environment)):
+        return ""
+    return _variable(f"{scheme}_proxy", environment) or _variable("all_proxy", environment)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    # In a CGI program HTTP_PROXY is the request's Proxy header: anyone could set it.
+    if name == "http_proxy" and "REQUEST_METHOD" in environment:
+        return environment.get(name, "")
+    return environment.get(name) or environment.get(name.upper()) or ""
+
+
+def _local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _excepted(host: str, port: int, exceptions: str) -> bool:
+    return any(_matches(host, port, one.strip().lower()) for one in exceptions.split(",") if one.strip())
+
+
+def _matches(host: str, port: int, exception: str) -> bool:
+    if exception == "*":
+        return True
+    try:
+        return ip_address(host) in ip_network(exception.strip("[]"), strict=False)
+    except ValueError:
+        pass
+    name, _, its_port = exception.rpartition(":")
+    if name and its_port.isdigit():
+        return int(its_port) == port and _matches(host, port, name)
+    name = exception.removeprefix("*").removeprefix(".")
+    return host == name or host.endswith("." + name)
