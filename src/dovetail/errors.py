@@ -16,7 +16,8 @@ MCPError
 │   └── Busy                 429, with a time after which to try again
 ├── PeerError                theirs, received: code, message, data
 ├── TransportError           no code
-│   └── Disconnected
+│   ├── Disconnected
+│   └── CannotStart          a server's process did not come to life
 ├── AuthError                no code: an HTTP status carries it
 │   └── Denied
 └── ToolError                raised by an author: becomes an error result the model reads
@@ -156,6 +157,10 @@ class TransportError(MCPError):
 
 class Disconnected(TransportError):
     """The other side is gone."""
+
+
+class CannotStart(TransportError):
+    """The process of a server did not come to life; the text says which command, why, and what to try."""
 
 
 class AuthError(MCPError):

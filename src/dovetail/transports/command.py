@@ -1,0 +1,127 @@
+"""What a child server is started with: the program found, its environment, and why it could not be started."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from dovetail.errors import CannotStart, clip
+
+Inherit = Literal["minimal", "all"] | Sequence[str]
+
+# Where things are, who the user is, how to speak to them, how to reach the network: no name here carries a secret.
+_POSIX = (
+    "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
+)  # fmt: skip
+_WINDOWS = (
+    "ALLUSERSPROFILE", "APPDATA", "COMPUTERNAME", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA",
+    "NUMBER_OF_PROCESSORS", "OS", "PATH", "PATHEXT", "PROCESSOR_*", "PROGRAMDATA", "PROGRAMFILES*", "PROGRAMW6432",
+    "PUBLIC", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "TZ", "USERDOMAIN", "USERNAME", "USERPROFILE", "WINDIR",
+)  # fmt: skip
+_TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+_COMES_WITH = {
+    "node": "Node.js", "npm": "Node.js", "npx": "Node.js", "uv": "uv", "uvx": "uv", "pipx": "pipx", "bun": "Bun",
+    "bunx": "Bun", "deno": "Deno", "docker": "Docker",
+}  # fmt: skip
+_CMD_SPECIAL = frozenset('"%!^&|<>\r\n\0')
+
+
+def environment(env: Mapping[str, str] | None, inherit: Inherit, own: Mapping[str, str]) -> dict[str, str]:
+    """The child's variables: those of `own` that the policy lets through, then the ones given."""
+    if inherit == "all":
+        passed = dict(own)
+    else:
+        if isinstance(inherit, str):
+            if inherit != "minimal":
+                raise ValueError(f'inherit is "minimal", "all" or a list of names, not {inherit!r}')
+            inherit = ()
+        passed = {name: value for name, value in own.items() if _is_plain(name, value) or _among(name, inherit)}
+    return passed | dict(env or {})
+
+
+def _is_plain(name: str, value: str) -> bool:
+    if name.upper() in _PROXIES:
+        return "@" not in value  # a proxy's address may hold a password
+    # A value like this is a function that one shell exports to another.
+    return not value.startswith("()") and _among(name, (*(_WINDOWS if sys.platform == "win32" else _POSIX), *_TRUST))
+
+
+def _among(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def checked(command: Sequence[str], cwd: str | Path | None) -> list[str]:
+    """The words of a command that has a chance to be started."""
+    if isinstance(command, str):
+        raise TypeError(f"a command is a list of words, not one string: {clip(command)!r}")
+    if not command or not command[0]:
+        raise CannotStart("Cannot start a server: the command is empty")
+    if any("\0" in word for word in command):
+        raise CannotStart(f"Cannot start {clip(command[0])}: its command contains a null character")
+    if cwd is not None and not os.path.isdir(cwd):
+        raise CannotStart(
+            f"Cannot start {clip(command[0])}: the working directory {clip(str(cwd), 512)} does not exist"
+        )
+    return list(command)
+
+
+def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The program found as a shell would, through PATHEXT; words that a batch file would run as code are refused."""
+    program = shutil.which(command[0], path=_search_path(env)) or command[0]
+    if program.lower().endswith((".cmd", ".bat")):
+        # Such a file is read by cmd.exe, which takes these characters for its own however they are quoted.
+        for word in command[1:]:
+            if _CMD_SPECIAL & set(word):
+                raise CannotStart(
+                    f"Cannot start {clip(program)}: it is a batch file, and the argument {clip(word)!r} has characters "
+                    "that cmd.exe would take as commands. Start the program behind it (for npx: node) instead."
+                )
+    return [program, *command[1:]]
+
+
+def explained(error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]) -> CannotStart:
+    """Why the system did not start it, in words that say what to try."""
+    return CannotStart(f"Cannot start {clip(command[0], 512)}: {_reason(error, command[0], env)}")
+
+
+def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:
+    code = error.errno if isinstance(error, OSError) else None
+    has_folder = os.path.dirname(program) != ""
+    if code == errno.ENOENT and not has_folder:
+        return _not_found(program, _search_path(env))
+    if code == errno.ENOENT and os.path.exists(program):
+        return "the file is there, but the interpreter that its first line names is not"
+    if code == errno.ENOENT:
+        return "there is no such file"
+    if code == errno.EACCES and os.path.isdir(program):
+        return "it is a directory"
+    if code == errno.EACCES:
+        return "it is not executable. Make it so (chmod +x), or start it through its interpreter"
+    if code == errno.ENOEXEC:
+        return "the system cannot run this file: it has no first line naming an interpreter, or is for another machine"
+    if code in (errno.EAGAIN, errno.ENOMEM):
+        return f"the system refuses another process ({error})"
+    if code in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open ({error})"
+    return str(error)
+
+
+def _not_found(program: str, path: str) -> str:
+    stem = program.lower().partition(".")[0]
+    if stem.startswith("python"):
+        hint = "sys.executable is the Python that runs now. Otherwise "
+    elif stem in _COMES_WITH:
+        hint = f"It comes with {_COMES_WITH[stem]}: is that installed? Otherwise "
+    else:
+        hint = "Is it installed? If so, "
+    return f"it is not on PATH ({clip(path, 1024)}). {hint}give an absolute path, or env={{'PATH': ...}}"
+
+
+def _search_path(env: Mapping[str, str]) -> str:
+    return env.get("PATH", os.defpath)

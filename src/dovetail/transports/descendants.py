@@ -1,0 +1,69 @@
+"""A child and its descendants on POSIX: signalled together through the process group that the child leads."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+from dovetail.transports.guardian import guardian
+
+if sys.platform != "win32":
+
+    class Descendants:
+        """A child that leads a session and group of its own, and whatever stays in that group."""
+
+        def __init__(self, process: subprocess.Popen[bytes]) -> None:
+            self._group = process.pid
+
+        def watch(self) -> None:
+            """Have the group ended if this process dies."""
+            guardian.add(self._group)
+
+        def close(self) -> None:
+            """The group is gone."""
+            guardian.remove(self._group)
+
+        def wait_unreaped(self) -> None:
+            """Wait for the leader's end and leave it a zombie, so that its number stays taken."""
+            # Python for macOS has it since 3.13; without it, the leader is reaped a moment before its group is swept.
+            if hasattr(os, "waitid"):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
+
+        def terminate(self) -> None:
+            """Ask them to end."""
+            self._send(signal.SIGTERM)
+
+        def kill(self) -> None:
+            """End them."""
+            self._send(signal.SIGKILL)
+
+        def busy(self) -> bool:
+            """Whether one of them still runs, once the leader is reaped."""
+            return self._send(0) and has_living(self._group)
+
+        def _send(self, number: int) -> bool:
+            try:
+                os.killpg(self._group, number)
+            except (ProcessLookupError, PermissionError):
+                return False  # not permitted: only programs of another user are left, or zombies on macOS
+            return True
+
+
+def has_living(group: int) -> bool:
+    """Whether a group that exists has a member that is not merely unreaped: not every init process reaps."""
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        pids = []
+    return not pids or any(_lives_in(pid, group) for pid in pids)
+
+
+def _lives_in(pid: str, group: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, _, number = file.read().rpartition(b")")[2].split(maxsplit=3)[:3]
+    except (OSError, ValueError):
+        return False  # gone meanwhile
+    return int(number) == group and state not in (b"Z", b"X")

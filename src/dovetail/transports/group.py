@@ -1,0 +1,83 @@
+"""A child process and what it starts: one group, which is signalled, reaped and swept as a whole.
+
+A thread keeps each group: it waits for the leader, reaps it, and ends what the leader leaves behind, whether or not an
+event loop still turns.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+if sys.platform == "win32":
+    from dovetail.transports.job import Job as Members
+else:
+    from dovetail.transports.descendants import Descendants as Members
+
+log = logging.getLogger("dovetail")
+
+GRACE = 2.0
+_LOOK = 0.02
+
+
+class Group:
+    """A running child and its descendants; signals reach them all, and never a stranger with a reused number."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._members = Members(process)
+        self._owner = os.getpid()
+        self._lock = threading.RLock()  # a finalizer may come in while its own thread holds it
+        self._terminated = False
+        self._over = False
+
+    def keep(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
+        """Start the thread that waits; it says when the leader has exited, and when the whole group is gone."""
+        name = f"dovetail-child-{self.process.pid}"
+        threading.Thread(target=self._keep, args=(on_exit, on_gone), name=name, daemon=True).start()
+
+    def terminate(self) -> None:
+        """Ask all to end; once, because many programs take a second signal for impatience."""
+        if self._ours():
+            with self._lock:
+                if not (self._terminated or self._over):
+                    self._terminated = True
+                    self._members.terminate()
+
+    def kill(self) -> None:
+        """End all, now."""
+        if self._ours():
+            with self._lock:
+                if not self._over:
+                    self._members.kill()
+
+    def _ours(self) -> bool:
+        return os.getpid() == self._owner  # not in a fork of the process that started it
+
+    def _keep(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
+        self._members.watch()
+        self._members.wait_unreaped()
+        with self._lock:
+            self.terminate()  # while the leader is not reaped, its number is nobody else's
+            code = self.process.wait()
+        on_exit(code)
+        self._sweep()
+        self._members.close()
+        on_gone()
+
+    def _sweep(self) -> None:
+        for step in (self.kill, self._give_up):
+            until = time.monotonic() + GRACE
+            while self._members.busy():
+                if time.monotonic() > until:
+                    step()
+                    break
+                time.sleep(_LOOK)
+        with self._lock:
+            self._over = True
+
+    def _give_up(self) -> None:
+        log.warning("process group %d does not end", self.process.pid)

@@ -1,0 +1,123 @@
+"""Guardian: a small process that outlives this one by moments and ends what it left running.
+
+It reads a pipe whose other end only this process holds; when this process dies, however it dies, the pipe ends, and
+the groups named on it are terminated, then killed. It is there while there are groups to watch. Windows needs none:
+a job object ends with its last handle.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from typing import IO
+
+log = logging.getLogger("dovetail")
+
+GRACE = 2.0
+_STEP = 0.1
+
+# Any POSIX shell: a thousandth of a second to start and a megabyte, where another Python takes ten of each.
+# A group is asked for again before each signal, so a number that was given to somebody else is not hit later.
+_SCRIPT = """
+trap '' HUP INT QUIT TERM PIPE TSTP
+groups=' '
+while read -r verb group; do
+  case $verb in
+    add) groups="$groups$group " ;;
+    remove) case $groups in *" $group "*) groups="${groups%% $group *} ${groups#* $group }" ;; esac ;;
+  esac
+done
+living() {
+  left=' '
+  for group in $groups; do kill -0 -- "-$group" 2>/dev/null && left="$left$group "; done
+  groups=$left
+}
+for group in $groups; do kill -TERM -- "-$group" 2>/dev/null; done
+steps=$1
+living
+while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
+  sleep "$2" || break
+  steps=$((steps - 1))
+  living
+done
+for group in $groups; do kill -KILL -- "-$group" 2>/dev/null; done
+"""
+
+
+class Guardian:
+    """The guardian of this process, shared by all its children; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def add(self, group: int) -> None:
+        """Watch a process group from now on."""
+        with self._lock:
+            self._groups.add(group)
+            if self._process is None or not self._tell("add", group):
+                self._start()
+
+    def remove(self, group: int) -> None:
+        """The group is gone; its number may soon be another's."""
+        with self._lock:
+            self._groups.discard(group)
+            if not self._groups:
+                self._end()
+            elif self._process is not None and not self._tell("remove", group):
+                self._start()
+
+    def forget(self) -> None:
+        """In a fork of this process: the guardian and what it watches belong to the parent."""
+        process, self._process = self._process, None
+        self._lock = threading.RLock()
+        self._groups.clear()
+        if process is not None:
+            _pipe(process).close()
+            process.returncode = 0  # not ours to wait for
+
+    def _start(self) -> None:
+        self._end()
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.debug("no guardian: child servers may outlive this process if it is killed: %s", error)
+            return
+        for group in self._groups:
+            self._tell("add", group)
+
+    def _tell(self, verb: str, group: int) -> bool:
+        try:
+            _pipe(self._process).write(b"%s %d\n" % (verb.encode(), group))
+        except OSError:
+            return False  # somebody killed it
+        return True
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            _pipe(process).close()
+
+
+def _pipe(process: subprocess.Popen[bytes] | None) -> IO[bytes]:
+    assert process is not None
+    assert process.stdin is not None
+    return process.stdin
+
+
+guardian = Guardian()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=guardian.forget)

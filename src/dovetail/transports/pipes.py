@@ -1,0 +1,198 @@
+"""A pipe as an asyncio transport, whatever the loop: polled where that is possible, a thread for each where it is not.
+
+Windows polls pipes only on one of its two loops, and only pipes of a special kind; a thread works with every loop.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sys
+import threading
+from typing import IO, Any, cast
+
+_CHUNK = 65536
+_IN_FLIGHT = 4  # chunks read ahead of a busy loop
+_HIGH = 65536
+
+
+async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.ReadTransport:
+    """Bytes of the pipe go to the protocol; the transport owns the pipe."""
+    loop = asyncio.get_running_loop()
+    if sys.platform == "win32":
+        return ThreadReader(loop, protocol, pipe)
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, pipe)
+    return transport
+
+
+async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:
+    """What is written goes into the pipe; the protocol hears when to pause; the transport owns the pipe."""
+    loop = asyncio.get_running_loop()
+    if sys.platform == "win32":
+        return ThreadWriter(loop, protocol, pipe)
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, pipe)
+    return transport
+
+
+class ThreadReader(asyncio.ReadTransport):
+    """Reads in a thread, at most a few chunks ahead of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
+        super().__init__()
+        self._loop, self._protocol, self._pipe = loop, protocol, pipe
+        self._slots = threading.Semaphore(_IN_FLIGHT)
+        self._waiting: list[bytes] = []
+        self._paused = self._closing = False
+        loop.call_soon(protocol.connection_made, self)
+        threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
+
+    def _run(self) -> None:
+        # Closing a pipe under a thread that reads it may hang: only this thread closes it.
+        try:
+            with self._pipe:
+                while self._slots.acquire() and not self._closing:
+                    data = os.read(self._pipe.fileno(), _CHUNK)
+                    self._loop.call_soon_threadsafe(self._arrived, data)
+                    if not data:
+                        break
+        except OSError:
+            _post(self._loop, self._arrived, b"")
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _arrived(self, data: bytes) -> None:
+        if self._paused and not self._closing:
+            self._waiting.append(data)
+        else:
+            self._deliver(data)
+
+    def _deliver(self, data: bytes) -> None:
+        self._slots.release()
+        if self._closing:
+            return
+        if data:
+            self._protocol.data_received(data)
+        else:
+            self._protocol.eof_received()
+            self.close()
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until told otherwise; the pipe fills up meanwhile."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Deliver again."""
+        self._paused = False
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            self._arrived(data)
+
+    def is_reading(self) -> bool:
+        """Whether data is delivered."""
+        return not (self._paused or self._closing)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Deliver nothing any more. The pipe itself is closed when its writers are gone."""
+        if not self._closing:
+            self._closing = True
+            self._slots.release()
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Deliver to another protocol."""
+        self._protocol = cast("asyncio.Protocol", protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whom data is delivered to."""
+        return self._protocol
+
+
+class ThreadWriter(asyncio.WriteTransport):
+    """Writes in a thread; what waits for it is counted, and the protocol told to pause beyond a limit."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol, pipe: IO[bytes]) -> None:
+        super().__init__()
+        self._loop, self._protocol, self._pipe = loop, protocol, pipe
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._size = 0
+        self._paused = self._closing = self._aborted = False
+        loop.call_soon(protocol.connection_made, self)
+        threading.Thread(target=self._run, name="dovetail-writer", daemon=True).start()
+
+    def _run(self) -> None:
+        error: OSError | None = None
+        try:
+            with self._pipe:
+                while (data := self._queue.get()) is not None and not self._aborted:
+                    _write(self._pipe.fileno(), data)
+                    _post(self._loop, self._written, len(data))
+        except OSError as failure:
+            error = failure
+        _post(self._loop, self._lost, error)
+
+    def _written(self, size: int) -> None:
+        self._size -= size
+        if self._paused and self._size <= _HIGH // 4:
+            self._paused = False
+            self._protocol.resume_writing()
+
+    def _lost(self, error: OSError | None) -> None:
+        self._closing = True
+        self._protocol.connection_lost(error)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes."""
+        if self._closing or not data:
+            return
+        self._queue.put(bytes(data))
+        self._size += len(data)
+        if self._size > _HIGH and not self._paused:
+            self._paused = True
+            self._protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        """How much waits to be written."""
+        return self._size
+
+    def can_write_eof(self) -> bool:
+        """A pipe can end."""
+        return True
+
+    def write_eof(self) -> None:
+        """Close after what is queued."""
+        self.close()
+
+    def close(self) -> None:
+        """Close after what is queued."""
+        if not self._closing:
+            self._closing = True
+            self._queue.put(None)
+
+    def abort(self) -> None:
+        """Close without what is queued."""
+        self._aborted = True
+        self._queue.put(None)
+        self._closing = True
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who is told to pause."""
+        return self._protocol
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Any, argument: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(function, argument)
