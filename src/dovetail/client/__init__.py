@@ -1,1 +1,1 @@
-"""The caller: one server, spoken to in the revision it knows; no transport is known here."""
+"""The caller: one server at the other end, whatever it speaks."""
