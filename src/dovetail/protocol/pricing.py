@@ -8,16 +8,17 @@ numbers that grow, not as work that is done.
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from dovetail.protocol.schemas import Part, Plan, SchemaLimits, Unusable
+from dovetail.protocol.schemas import Part, Plan, SchemaLimits, Unusable, extreme
 
-_NODE: Final = 15  # this walk's own cost for one place
+_NODE: Final = 20  # this walk's own cost for one place
+_CONTAINER: Final = 40  # and for one array or object
 _ENTRY: Final = 100  # and for one part in a new state
 _HASH: Final = 10  # one value within an array of unique items
 _LARGE: Final = 100  # two integers of more than 64 bits compared there: each with each
 _COPY: Final = 80  # one value copied into an error
 _MOST_ENTRIES: Final = 20_000  # kept between checks
 _CHARS: Final = 1000  # characters of a text that cost as much to copy as a value
-_FLOAT: Final = 10
+_EXTREME: Final = 15  # how much slower numbers with many zeros are
 _LARGEST: Final = 2**140  # about forty digits
 
 
@@ -29,6 +30,7 @@ class State:
         "applied",
         "char",
         "each",
+        "integer",
         "known",
         "name",
         "name_char",
@@ -42,7 +44,8 @@ class State:
         self._parts = parts
         self.unique = unique + sum(part.unique * count for part, count in parts)  # arrays here and above that hash this
         self.applied = sum(count for _, count in parts)
-        self.each = sum(part.each * count for part, count in parts) + self.unique * _HASH + _NODE
+        self.each = sum(part.each * count for part, count in parts) + self.unique * _HASH
+        self.integer = sum(part.integer * count for part, count in parts)
         self.number = sum(part.number * count for part, count in parts)
         self.object = sum(part.object * count for part, count in parts)
         self.char = sum(part.char * count for part, count in parts)
@@ -107,7 +110,8 @@ class Pricing:
         kind = type(value)
         rest = state.rest.get(kind) or self._rest(state, kind)
         above += state.applied if self._plan.choices else 0
-        spent = copied = 0
+        spent, copied = _CONTAINER + _NODE * len(value), 0
+        self._check(spent)
         if kind is dict:
             spent += state.object + state.name * len(value)
             spent += state.name_char * sum(map(len, value)) if state.name_char else 0
@@ -125,9 +129,9 @@ class Pricing:
             elif held is dict or held is list:
                 inner.append((one, there, above))
             elif held is int:
-                spent += there.number if -(2**53) <= one <= 2**53 else self._large_number(one, there)
+                spent += there.integer if -(2**53) <= one <= 2**53 else self._large_number(one, there)
             elif held is float:
-                spent += there.number * _FLOAT
+                spent += there.number * _EXTREME if extreme(one) else there.number
         self._spent += spent
         self._copied += copied
 
@@ -135,10 +139,10 @@ class Pricing:
         if not -_LARGEST < number < _LARGEST:
             raise Unusable("too costly to check: a number of more than forty digits")
         self._large += 1
-        return state.number * _FLOAT + _LARGE * self._large * state.unique
+        return state.number + _LARGE * self._large * state.unique
 
-    def _check(self) -> None:
-        if self._spent > self._most:
+    def _check(self, more: int = 0) -> None:
+        if self._spent + more > self._most:
             raise Unusable("too costly to check: the schema asks for too much work for this value")
 
     def _known(self, state: State, key: str | int, kind: type) -> State:
@@ -148,7 +152,7 @@ class Pricing:
     def _rest(self, state: State, kind: type) -> State:
         if kind is dict:
             names = self._state(state.entering(None, str), 0)
-            state.name = names.each - _NODE
+            state.name = names.each
             state.name_char = names.char + state.name_chars()
         found = state.rest[kind] = self._state(state.entering(None, kind), state.unique)
         return found

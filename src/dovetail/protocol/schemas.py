@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from dovetail.errors import clip
 from dovetail.protocol.limits import KiB
+from dovetail.protocol.patterns import places_at_once
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct, field
 
@@ -34,11 +35,11 @@ DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
 # Costs in units of ten nanoseconds of jsonschema-rs; docs/decisions/0021 has the measurements.
-_KEYWORD: Final = 4
-_NAME: Final = 10  # one required name
+_KEYWORD: Final = 2
+_NAME: Final = 2  # one required name
 _MEMBER: Final = 20  # one value of an enum that is compared, not looked up
-_NUMBER: Final = 200  # one comparison of numbers that are not small integers
-_DIVISION: Final = 3000
+_NUMBER: Final = 200  # to compare or divide by a number that is not a small integer
+_EXTREME: Final = 3000  # or one with many zeros, whose digits are all written out
 _AGAIN: Final = 3  # how often unevaluated* evaluates its neighbours anew
 
 
@@ -51,9 +52,9 @@ class SchemaLimits(Struct, frozen=True, kw_only=True):
 
     size: int = 256 * KiB  # of the schema, encoded
     depth: int = 64  # of the schema and of the value
-    schemas: int = 4000
+    schemas: int = 2000
     values: int = 10_000  # inside enum and const
-    patterns: int = 64
+    patterns: int = 32
     pattern: int = 1000  # characters
     cost: int = 2_000_000  # of one check, in units of ten nanoseconds at worst
 
@@ -71,7 +72,8 @@ class Part(Struct):
     items: list[int] = field(default_factory=list[int])
     names: list[int] = field(default_factory=list[int])  # to the names themselves
     each: int = _KEYWORD
-    number: int = 0
+    integer: int = 0  # for a small one
+    number: int = 0  # for any other number
     object: int = 0
     char: int = 0  # for each character of a text
     name_char: int = 0
@@ -92,26 +94,24 @@ def read(schema: Any, limits: SchemaLimits) -> Plan:
     """The plan of a schema, or Unusable."""
     if not isinstance(schema, dict):
         raise Unusable("not a schema: it must be an object")
-    try:
-        _check_size(schema, limits)
-        return _Reader(cast("dict[str, Any]", schema), limits).read()
-    except RecursionError:
-        raise Unusable("nested too deeply") from None
+    _check_size(schema, limits)
+    return _Reader(cast("dict[str, Any]", schema), limits).read()
 
 
 def _check_size(schema: Any, limits: SchemaLimits) -> None:
+    level: list[Any] = [schema]
+    for _ in range(limits.depth):
+        level = [inner for one in level for inner in _held(one) if type(inner) in (dict, list)]
+        if not level:
+            break
+    else:
+        raise Unusable(f"nested deeper than {limits.depth}")
     try:
         size = len(encode(schema))
     except (TypeError, ValueError):
         raise Unusable("not a schema: it is not JSON") from None
     if size > limits.size:
         raise Unusable(f"too large: {size} bytes, more than {limits.size}")
-    level: list[Any] = [schema]
-    for _ in range(limits.depth):
-        level = [inner for one in level for inner in _held(one) if type(inner) in (dict, list)]
-        if not level:
-            return
-    raise Unusable(f"nested deeper than {limits.depth}")
 
 
 def _held(value: Any) -> Any:
@@ -289,10 +289,12 @@ class _Reader:
                 part.each += self._compared(value)
             case "const":
                 part.each += self._compared([value])
-            case "multipleOf":
-                part.number += _NUMBER if _small(value) else _DIVISION
-            case "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
-                part.number += _MEMBER if _small(value) else _NUMBER
+            case "multipleOf" | "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
+                part.number += _NUMBER
+                part.integer += _KEYWORD if _small(value) else _NUMBER
+                if isinstance(value, float) and extreme(value):
+                    part.number += _EXTREME
+                    part.integer += _EXTREME
             case "required" if isinstance(value, list):
                 part.object += _NAME * len(value)
             case "dependentRequired" if isinstance(value, dict):
@@ -312,7 +314,7 @@ class _Reader:
         self._patterns += 1
         if self._patterns > self._limits.patterns:
             raise Unusable(f"more than {self._limits.patterns} patterns")
-        return 1
+        return 1 + places_at_once(pattern)
 
     def _compared(self, values: list[Any]) -> int:
         """What it costs to find a value among these: only texts, and only small integers, are looked up at once."""
@@ -320,7 +322,7 @@ class _Reader:
         cost = count = 0
         while level:
             count += len(level)
-            cost += sum(_NUMBER if isinstance(one, int | float) and not _small(one) else _MEMBER for one in level)
+            cost += sum(map(_comparison, level))
             level = [inner for one in level if type(one) in (dict, list) for inner in _held(one)]
         self._values += count
         if self._values > self._limits.values:
@@ -394,8 +396,19 @@ def _schemas(keyword: str, value: Any) -> list[Any]:
     return [value]
 
 
+def _comparison(value: Any) -> int:
+    if not isinstance(value, int | float) or _small(value):
+        return _MEMBER
+    return _EXTREME if extreme(value) else _NUMBER
+
+
 def _small(value: Any) -> bool:
     return type(value) is int and -(2**53) <= value <= 2**53
+
+
+def extreme(value: float) -> bool:
+    """Whether a number has so many zeros that exact arithmetic is slow."""
+    return value != 0 and not 1e-30 < abs(value) < 1e30
 
 
 def _rank(parts: list[Part], again: int, most: int) -> None:
