@@ -14,7 +14,7 @@ _NODE: Final = 20  # this walk's own cost for one place
 _CONTAINER: Final = 40  # and for one array or object
 _ENTRY: Final = 100  # and for one part in a new state
 _HASH: Final = 10  # one value within an array of unique items
-_LARGE: Final = 100  # two integers of more than 64 bits compared there: each with each
+_LARGE: Final = 150  # two integers of more than 64 bits compared there: each with each
 _COPY: Final = 80  # one value copied into an error
 _MOST_ENTRIES: Final = 20_000  # kept between checks
 _CHARS: Final = 1000  # characters of a text that cost as much to copy as a value
@@ -60,17 +60,23 @@ class State:
         """How often each part is applied to a member or an item, before those parts apply others."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
-            numbers = part.members if kind is dict else part.items if kind is list else part.names
-            named = part.named.get(key) if isinstance(key, str) else None
-            placed = part.places[key] if isinstance(key, int) and key < len(part.places) else None
-            for number in (*numbers, named, placed):
-                if number is not None:
-                    counts[number] = counts.get(number, 0) + count
+            for number in _led_to(part, key, kind):
+                counts[number] = counts.get(number, 0) + count
         return counts
 
     def name_chars(self) -> int:
         """What the patterns of this place's members cost for each character of a name."""
         return sum(part.name_char * count for part, count in self._parts)
+
+
+def _led_to(part: Part, key: str | int | None, kind: type) -> list[int]:
+    if kind is dict:
+        named = part.named.get(key) if isinstance(key, str) else None
+        return [*part.members, named] if named is not None else part.members + part.other_members
+    if kind is list:
+        placed = part.places[key] if isinstance(key, int) and key < len(part.places) else None
+        return [*part.items, placed] if placed is not None else part.items + part.other_items
+    return part.names
 
 
 class Pricing:

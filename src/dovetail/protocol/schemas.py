@@ -38,7 +38,9 @@ DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 _KEYWORD: Final = 2
 _NAME: Final = 2  # one required name
 _MEMBER: Final = 20  # one value of an enum that is compared, not looked up
-_NUMBER: Final = 200  # to compare or divide by a number that is not a small integer
+_NUMBER: Final = 250  # to compare or divide by a number that is not a small integer
+_FLOAT: Final = 10  # to compare a number that is not a small integer with one that is
+_LARGE_DIVISION: Final = 100
 _EXTREME: Final = 3000  # or one with many zeros, whose digits are all written out
 _AGAIN: Final = 3  # how often unevaluated* evaluates its neighbours anew
 
@@ -70,6 +72,8 @@ class Part(Struct):
     places: list[int] = field(default_factory=list[int])  # to the item at this place
     members: list[int] = field(default_factory=list[int])  # to any member
     items: list[int] = field(default_factory=list[int])
+    other_members: list[int] = field(default_factory=list[int])  # to those that are not named here
+    other_items: list[int] = field(default_factory=list[int])
     names: list[int] = field(default_factory=list[int])  # to the names themselves
     each: int = _KEYWORD
     integer: int = 0  # for a small one
@@ -267,9 +271,13 @@ class _Reader:
                 part.places = numbers
             case "items" if isinstance(inner, list):
                 part.places = numbers
-            case "items" | "additionalItems" | "unevaluatedItems" | "contains":
+            case "items" | "additionalItems":
+                part.other_items += numbers
+            case "unevaluatedItems" | "contains":
                 part.items += numbers
-            case "additionalProperties" | "unevaluatedProperties":
+            case "additionalProperties":
+                part.other_members += numbers
+            case "unevaluatedProperties":
                 part.members += numbers
             case "patternProperties":
                 part.members += numbers
@@ -290,11 +298,7 @@ class _Reader:
             case "const":
                 part.each += self._compared([value])
             case "multipleOf" | "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
-                part.number += _NUMBER
-                part.integer += _KEYWORD if _small(value) else _NUMBER
-                if isinstance(value, float) and extreme(value):
-                    part.number += _EXTREME
-                    part.integer += _EXTREME
+                self._number_price(part, keyword, value)
             case "required" if isinstance(value, list):
                 part.object += _NAME * len(value)
             case "dependentRequired" if isinstance(value, dict):
@@ -305,6 +309,15 @@ class _Reader:
                 part.unique += 1
             case _:
                 pass
+
+    def _number_price(self, part: Part, keyword: str, value: Any) -> None:
+        if _small(value):
+            part.integer += _KEYWORD
+            part.number += _LARGE_DIVISION if keyword == "multipleOf" else _FLOAT
+        else:
+            price = _comparison(value)
+            part.integer += price
+            part.number += price
 
     def _pattern(self, pattern: Any) -> int:
         if not isinstance(pattern, str):
