@@ -420,6 +420,22 @@ def test_the_cost_of_a_check_is_limited_exactly() -> None:
     assert "too costly" in refusal({"items": {"type": "integer"}}, [1, 2, 3], cost=cost - 1)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": [10**30 + number for number in range(7000)]},
+        {"type": [10**30 + number for number in range(7000)]},
+        {"dependentRequired": {"a": [10**30 + number for number in range(7000)]}},
+        {"$schema": DRAFT_7, "dependencies": {"a": [10**30 + number for number in range(7000)]}},
+        {"$defs": {str(number): {"$id": f"{number}/"} for number in range(2000)}},
+        {"$id": "https://a.example/" + "x" * 1024},
+    ],
+)
+def test_a_schema_that_is_slow_to_compile_is_refused(schema: dict[str, Any]) -> None:
+    """The meta-schema wants some lists to be without duplicates, and names without end could be joined."""
+    refusal(schema)
+
+
 # What is not a schema, and what is said about it.
 
 

@@ -27,6 +27,7 @@ _PLAIN: Final = {
     "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains",
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
+_LONGEST_ID: Final = 1024
 _MOVING: Final = {"$dynamicRef", "$recursiveRef"}  # their target depends on the road to them
 _CHOICES: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
@@ -136,6 +137,7 @@ class _Reader:
         self._numbers: dict[tuple[int, str], int] = {}
         self._waiting: list[tuple[int, Any, str]] = []
         self._targets: set[int] = {0}
+        self._seen = 0
         self._values = 0
         self._patterns = 0
         self._keywords: set[str] = set()
@@ -163,6 +165,9 @@ class _Reader:
     def _name(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
             return
+        self._seen += 1
+        if self._seen > self._limits.schemas:
+            raise Unusable(f"too large: more than {self._limits.schemas} schemas")
         base = self._base(schema, base)
         if isinstance(schema.get("$id"), str) and not schema["$id"].startswith("#"):
             self._documents.setdefault(base, schema)
@@ -178,6 +183,8 @@ class _Reader:
         own = schema.get("$id")
         if not isinstance(own, str) or own.startswith("#") or (not self._siblings and "$ref" in schema):
             return base
+        if len(own) > _LONGEST_ID:
+            raise Unusable(f"an $id of more than {_LONGEST_ID} characters")
         return _joined(base, own)[0]
 
     def _resolve(self, ref: str, base: str) -> tuple[Any, str]:
@@ -195,6 +202,8 @@ class _Reader:
             if isinstance(target, dict):
                 document = self._base(cast("dict[str, Any]", target), document)
             target = _member(target, step.replace("~1", "/").replace("~0", "~"))
+            if target is None:
+                break
         return self._there(target, ref), document
 
     def _there(self, target: Any, ref: str) -> Any:
@@ -248,7 +257,7 @@ class _Reader:
         self._keywords.add(keyword)
         if keyword == "dependencies" and isinstance(value, dict):
             lists = {name: one for name, one in value.items() if isinstance(one, list)}
-            part.object += _NAME * sum(map(len, lists.values()))
+            part.object += _NAME * sum(_texts(keyword, one) for one in lists.values())
             part.plain[keyword] = lists
             value = {name: one for name, one in value.items() if name not in lists}
         if keyword in _MAPS:
@@ -299,10 +308,12 @@ class _Reader:
                 part.each += self._compared([value])
             case "multipleOf" | "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
                 self._number_price(part, keyword, value)
-            case "required" if isinstance(value, list):
-                part.object += _NAME * len(value)
+            case "type" if not isinstance(value, str):
+                _texts(keyword, value)
+            case "required":
+                part.object += _NAME * _texts(keyword, value)
             case "dependentRequired" if isinstance(value, dict):
-                part.object += _NAME * sum(len(one) for one in value.values() if isinstance(one, list))
+                part.object += _NAME * sum(_texts(keyword, one) for one in value.values())
             case "pattern":
                 part.char += self._pattern(value)
             case "uniqueItems" if value is True:
@@ -407,6 +418,13 @@ def _schemas(keyword: str, value: Any) -> list[Any]:
     if keyword in _MAPS or keyword in _HOMES:
         return list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else []
     return [value]
+
+
+def _texts(keyword: str, value: Any) -> int:
+    """How many texts these are. Anything else must not get as far as the test for duplicates of the meta-schema."""
+    if not isinstance(value, list) or not all(type(one) is str for one in value):
+        raise Unusable(f"not a schema: {keyword} must be a list of texts")
+    return len(value)
 
 
 def _comparison(value: Any) -> int:
