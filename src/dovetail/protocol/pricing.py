@@ -12,7 +12,8 @@ from dovetail.protocol.schemas import Part, Plan, SchemaLimits, Unusable, extrem
 
 _NODE: Final = 20  # this walk's own cost for one place
 _CONTAINER: Final = 40  # and for one array or object
-_ENTRY: Final = 100  # and for one part in a new state
+_STATE: Final = 500  # and for one new state
+_ENTRY: Final = 100  # and for one part in it
 _HASH: Final = 10  # one value within an array of unique items
 _LARGE: Final = 150  # two integers of more than 64 bits compared there: each with each
 _COPY: Final = 80  # one value copied into an error
@@ -42,19 +43,24 @@ class State:
 
     def __init__(self, parts: list[tuple[Part, int]], unique: int) -> None:
         self._parts = parts
-        self.unique = unique + sum(part.unique * count for part, count in parts)  # arrays here and above that hash this
-        self.applied = sum(count for _, count in parts)
-        self.each = sum(part.each * count for part, count in parts) + self.unique * _HASH
-        self.integer = sum(part.integer * count for part, count in parts)
-        self.number = sum(part.number * count for part, count in parts)
-        self.object = sum(part.object * count for part, count in parts)
-        self.char = sum(part.char * count for part, count in parts)
+        self.unique = unique  # arrays here and above that hash this
+        self.applied = self.each = self.integer = self.number = self.object = self.char = 0
         self.name = self.name_char = 0  # for each name, and each character of one
         self.known: dict[str | int, State | None] = {}  # the states of members and items that some part names
-        for part, _ in parts:
-            self.known.update(dict.fromkeys(part.named))
-            self.known.update(dict.fromkeys(range(len(part.places))))
         self.rest: dict[type, State] = {}  # of the other members (dict) and items (list)
+        for part, count in parts:
+            self.unique += part.unique * count
+            self.applied += count
+            self.each += part.each * count
+            self.integer += part.integer * count
+            self.number += part.number * count
+            self.object += part.object * count
+            self.char += part.char * count
+            if part.named:
+                self.known.update(dict.fromkeys(part.named))
+            if part.places:
+                self.known.update(dict.fromkeys(range(len(part.places))))
+        self.each += self.unique * _HASH
 
     def entering(self, key: str | int | None, kind: type) -> dict[int, int]:
         """How often each part is applied to a member or an item, before those parts apply others."""
@@ -170,7 +176,7 @@ class Pricing:
             parts = self._applied(entering)
             state = self._states[key] = State(parts, unique)
             self._entries += 1 + len(parts) + len(state.known)
-            self._spent += _ENTRY * len(state.known) // 10
+            self._spent += _STATE + _ENTRY * len(state.known) // 10
         return state
 
     def _applied(self, entering: dict[int, int]) -> list[tuple[Part, int]]:
