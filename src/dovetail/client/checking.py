@@ -16,7 +16,7 @@ __all__ = ["Checker", "SchemaLimits", "Unusable", "compile_schema", "with_defaul
 
 _LIMITS: Final = SchemaLimits()
 _LONGEST: Final = 512
-_PATTERN_SIZE: Final = 256 * KiB  # of one compiled pattern
+_PATTERN_SIZE: Final = 128 * KiB  # of one compiled pattern
 
 
 class Checker:
@@ -57,6 +57,10 @@ def compile_schema(schema: Any, *, limits: SchemaLimits = _LIMITS) -> Checker:
             # An engine whose time grows with the text only; what it lacks (looking around, back references) is refused.
             pattern_options=jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE, dfa_size_limit=_PATTERN_SIZE),
         )
+    except jsonschema_rs.ValidationError as error:
+        if error.kind.name == "format" and isinstance(error.instance, str):
+            raise Unusable(f"a pattern that cannot be used: {clip(error.instance)}") from None
+        raise Unusable(f"not a schema: {_first_line(error)}") from None
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise Unusable(f"not a schema: {_first_line(error)}") from None
     return Checker(plan, validator, limits)

@@ -8,16 +8,18 @@ numbers that grow, not as work that is done.
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from dovetail.protocol.schemas import Part, Plan, SchemaLimits, Unusable
+from dovetail.protocol.schemas import Part, Plan, SchemaLimits, Unusable, extreme
 
-_NODE: Final = 15  # this walk's own cost for one place
-_ENTRY: Final = 100  # and for one part in a new state
+_NODE: Final = 20  # this walk's own cost for one place
+_CONTAINER: Final = 40  # and for one array or object
+_STATE: Final = 500  # and for one new state
+_ENTRY: Final = 100  # and for one part in it
 _HASH: Final = 10  # one value within an array of unique items
-_LARGE: Final = 100  # two integers of more than 64 bits compared there: each with each
+_LARGE: Final = 150  # two integers of more than 64 bits compared there: each with each
 _COPY: Final = 80  # one value copied into an error
 _MOST_ENTRIES: Final = 20_000  # kept between checks
 _CHARS: Final = 1000  # characters of a text that cost as much to copy as a value
-_FLOAT: Final = 10
+_EXTREME: Final = 15  # how much slower numbers with many zeros are
 _LARGEST: Final = 2**140  # about forty digits
 
 
@@ -29,6 +31,7 @@ class State:
         "applied",
         "char",
         "each",
+        "integer",
         "known",
         "name",
         "name_char",
@@ -40,34 +43,46 @@ class State:
 
     def __init__(self, parts: list[tuple[Part, int]], unique: int) -> None:
         self._parts = parts
-        self.unique = unique + sum(part.unique * count for part, count in parts)  # arrays here and above that hash this
-        self.applied = sum(count for _, count in parts)
-        self.each = sum(part.each * count for part, count in parts) + self.unique * _HASH + _NODE
-        self.number = sum(part.number * count for part, count in parts)
-        self.object = sum(part.object * count for part, count in parts)
-        self.char = sum(part.char * count for part, count in parts)
+        self.unique = unique  # arrays here and above that hash this
+        self.applied = self.each = self.integer = self.number = self.object = self.char = 0
         self.name = self.name_char = 0  # for each name, and each character of one
         self.known: dict[str | int, State | None] = {}  # the states of members and items that some part names
-        for part, _ in parts:
-            self.known.update(dict.fromkeys(part.named))
-            self.known.update(dict.fromkeys(range(len(part.places))))
         self.rest: dict[type, State] = {}  # of the other members (dict) and items (list)
+        for part, count in parts:
+            self.unique += part.unique * count
+            self.applied += count
+            self.each += part.each * count
+            self.integer += part.integer * count
+            self.number += part.number * count
+            self.object += part.object * count
+            self.char += part.char * count
+            if part.named:
+                self.known.update(dict.fromkeys(part.named))
+            if part.places:
+                self.known.update(dict.fromkeys(range(len(part.places))))
+        self.each += self.unique * _HASH
 
     def entering(self, key: str | int | None, kind: type) -> dict[int, int]:
         """How often each part is applied to a member or an item, before those parts apply others."""
         counts: dict[int, int] = {}
         for part, count in self._parts:
-            numbers = part.members if kind is dict else part.items if kind is list else part.names
-            named = part.named.get(key) if isinstance(key, str) else None
-            placed = part.places[key] if isinstance(key, int) and key < len(part.places) else None
-            for number in (*numbers, named, placed):
-                if number is not None:
-                    counts[number] = counts.get(number, 0) + count
+            for number in _led_to(part, key, kind):
+                counts[number] = counts.get(number, 0) + count
         return counts
 
     def name_chars(self) -> int:
         """What the patterns of this place's members cost for each character of a name."""
         return sum(part.name_char * count for part, count in self._parts)
+
+
+def _led_to(part: Part, key: str | int | None, kind: type) -> list[int]:
+    if kind is dict:
+        named = part.named.get(key) if isinstance(key, str) else None
+        return [*part.members, named] if named is not None else part.members + part.other_members
+    if kind is list:
+        placed = part.places[key] if isinstance(key, int) and key < len(part.places) else None
+        return [*part.items, placed] if placed is not None else part.items + part.other_items
+    return part.names
 
 
 class Pricing:
@@ -107,7 +122,8 @@ class Pricing:
         kind = type(value)
         rest = state.rest.get(kind) or self._rest(state, kind)
         above += state.applied if self._plan.choices else 0
-        spent = copied = 0
+        spent, copied = _CONTAINER + _NODE * len(value), 0
+        self._check(spent)
         if kind is dict:
             spent += state.object + state.name * len(value)
             spent += state.name_char * sum(map(len, value)) if state.name_char else 0
@@ -125,9 +141,9 @@ class Pricing:
             elif held is dict or held is list:
                 inner.append((one, there, above))
             elif held is int:
-                spent += there.number if -(2**53) <= one <= 2**53 else self._large_number(one, there)
+                spent += there.integer if -(2**53) <= one <= 2**53 else self._large_number(one, there)
             elif held is float:
-                spent += there.number * _FLOAT
+                spent += there.number * _EXTREME if extreme(one) else there.number
         self._spent += spent
         self._copied += copied
 
@@ -135,10 +151,10 @@ class Pricing:
         if not -_LARGEST < number < _LARGEST:
             raise Unusable("too costly to check: a number of more than forty digits")
         self._large += 1
-        return state.number * _FLOAT + _LARGE * self._large * state.unique
+        return state.number + _LARGE * self._large * state.unique
 
-    def _check(self) -> None:
-        if self._spent > self._most:
+    def _check(self, more: int = 0) -> None:
+        if self._spent + more > self._most:
             raise Unusable("too costly to check: the schema asks for too much work for this value")
 
     def _known(self, state: State, key: str | int, kind: type) -> State:
@@ -148,7 +164,7 @@ class Pricing:
     def _rest(self, state: State, kind: type) -> State:
         if kind is dict:
             names = self._state(state.entering(None, str), 0)
-            state.name = names.each - _NODE
+            state.name = names.each
             state.name_char = names.char + state.name_chars()
         found = state.rest[kind] = self._state(state.entering(None, kind), state.unique)
         return found
@@ -160,7 +176,7 @@ class Pricing:
             parts = self._applied(entering)
             state = self._states[key] = State(parts, unique)
             self._entries += 1 + len(parts) + len(state.known)
-            self._spent += _ENTRY * len(state.known) // 10
+            self._spent += _STATE + _ENTRY * len(state.known) // 10
         return state
 
     def _applied(self, entering: dict[int, int]) -> list[tuple[Part, int]]:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from dovetail.errors import clip
 from dovetail.protocol.limits import KiB
+from dovetail.protocol.patterns import places_at_once
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct, field
 
@@ -26,6 +27,7 @@ _PLAIN: Final = {
     "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains",
     "maxProperties", "minProperties", "required", "dependentRequired",
 }  # fmt: skip
+_LONGEST_ID: Final = 1024
 _MOVING: Final = {"$dynamicRef", "$recursiveRef"}  # their target depends on the road to them
 _CHOICES: Final = {"anyOf", "oneOf", "not", "if", "contains", "propertyNames"}
 
@@ -34,11 +36,13 @@ DRAFT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DRAFT_2020: Final = "https://json-schema.org/draft/2020-12/schema"
 
 # Costs in units of ten nanoseconds of jsonschema-rs; docs/decisions/0021 has the measurements.
-_KEYWORD: Final = 4
-_NAME: Final = 10  # one required name
+_KEYWORD: Final = 2
+_NAME: Final = 2  # one required name
 _MEMBER: Final = 20  # one value of an enum that is compared, not looked up
-_NUMBER: Final = 200  # one comparison of numbers that are not small integers
-_DIVISION: Final = 3000
+_NUMBER: Final = 250  # to compare or divide by a number that is not a small integer
+_FLOAT: Final = 10  # to compare a number that is not a small integer with one that is
+_LARGE_DIVISION: Final = 100
+_EXTREME: Final = 3000  # or one with many zeros, whose digits are all written out
 _AGAIN: Final = 3  # how often unevaluated* evaluates its neighbours anew
 
 
@@ -51,9 +55,9 @@ class SchemaLimits(Struct, frozen=True, kw_only=True):
 
     size: int = 256 * KiB  # of the schema, encoded
     depth: int = 64  # of the schema and of the value
-    schemas: int = 4000
+    schemas: int = 2000
     values: int = 10_000  # inside enum and const
-    patterns: int = 64
+    patterns: int = 32
     pattern: int = 1000  # characters
     cost: int = 2_000_000  # of one check, in units of ten nanoseconds at worst
 
@@ -69,9 +73,12 @@ class Part(Struct):
     places: list[int] = field(default_factory=list[int])  # to the item at this place
     members: list[int] = field(default_factory=list[int])  # to any member
     items: list[int] = field(default_factory=list[int])
+    other_members: list[int] = field(default_factory=list[int])  # to those that are not named here
+    other_items: list[int] = field(default_factory=list[int])
     names: list[int] = field(default_factory=list[int])  # to the names themselves
     each: int = _KEYWORD
-    number: int = 0
+    integer: int = 0  # for a small one
+    number: int = 0  # for any other number
     object: int = 0
     char: int = 0  # for each character of a text
     name_char: int = 0
@@ -92,26 +99,24 @@ def read(schema: Any, limits: SchemaLimits) -> Plan:
     """The plan of a schema, or Unusable."""
     if not isinstance(schema, dict):
         raise Unusable("not a schema: it must be an object")
-    try:
-        _check_size(schema, limits)
-        return _Reader(cast("dict[str, Any]", schema), limits).read()
-    except RecursionError:
-        raise Unusable("nested too deeply") from None
+    _check_size(schema, limits)
+    return _Reader(cast("dict[str, Any]", schema), limits).read()
 
 
 def _check_size(schema: Any, limits: SchemaLimits) -> None:
+    level: list[Any] = [schema]
+    for _ in range(limits.depth):
+        level = [inner for one in level for inner in _held(one) if type(inner) in (dict, list)]
+        if not level:
+            break
+    else:
+        raise Unusable(f"nested deeper than {limits.depth}")
     try:
         size = len(encode(schema))
     except (TypeError, ValueError):
         raise Unusable("not a schema: it is not JSON") from None
     if size > limits.size:
         raise Unusable(f"too large: {size} bytes, more than {limits.size}")
-    level: list[Any] = [schema]
-    for _ in range(limits.depth):
-        level = [inner for one in level for inner in _held(one) if type(inner) in (dict, list)]
-        if not level:
-            return
-    raise Unusable(f"nested deeper than {limits.depth}")
 
 
 def _held(value: Any) -> Any:
@@ -132,6 +137,7 @@ class _Reader:
         self._numbers: dict[tuple[int, str], int] = {}
         self._waiting: list[tuple[int, Any, str]] = []
         self._targets: set[int] = {0}
+        self._seen = 0
         self._values = 0
         self._patterns = 0
         self._keywords: set[str] = set()
@@ -159,6 +165,9 @@ class _Reader:
     def _name(self, schema: Any, base: str) -> None:
         if not isinstance(schema, dict):
             return
+        self._seen += 1
+        if self._seen > self._limits.schemas:
+            raise Unusable(f"too large: more than {self._limits.schemas} schemas")
         base = self._base(schema, base)
         if isinstance(schema.get("$id"), str) and not schema["$id"].startswith("#"):
             self._documents.setdefault(base, schema)
@@ -174,6 +183,8 @@ class _Reader:
         own = schema.get("$id")
         if not isinstance(own, str) or own.startswith("#") or (not self._siblings and "$ref" in schema):
             return base
+        if len(own) > _LONGEST_ID:
+            raise Unusable(f"an $id of more than {_LONGEST_ID} characters")
         return _joined(base, own)[0]
 
     def _resolve(self, ref: str, base: str) -> tuple[Any, str]:
@@ -191,6 +202,8 @@ class _Reader:
             if isinstance(target, dict):
                 document = self._base(cast("dict[str, Any]", target), document)
             target = _member(target, step.replace("~1", "/").replace("~0", "~"))
+            if target is None:
+                break
         return self._there(target, ref), document
 
     def _there(self, target: Any, ref: str) -> Any:
@@ -244,7 +257,7 @@ class _Reader:
         self._keywords.add(keyword)
         if keyword == "dependencies" and isinstance(value, dict):
             lists = {name: one for name, one in value.items() if isinstance(one, list)}
-            part.object += _NAME * sum(map(len, lists.values()))
+            part.object += _NAME * sum(_texts(keyword, one) for one in lists.values())
             part.plain[keyword] = lists
             value = {name: one for name, one in value.items() if name not in lists}
         if keyword in _MAPS:
@@ -267,9 +280,13 @@ class _Reader:
                 part.places = numbers
             case "items" if isinstance(inner, list):
                 part.places = numbers
-            case "items" | "additionalItems" | "unevaluatedItems" | "contains":
+            case "items" | "additionalItems":
+                part.other_items += numbers
+            case "unevaluatedItems" | "contains":
                 part.items += numbers
-            case "additionalProperties" | "unevaluatedProperties":
+            case "additionalProperties":
+                part.other_members += numbers
+            case "unevaluatedProperties":
                 part.members += numbers
             case "patternProperties":
                 part.members += numbers
@@ -289,20 +306,29 @@ class _Reader:
                 part.each += self._compared(value)
             case "const":
                 part.each += self._compared([value])
-            case "multipleOf":
-                part.number += _NUMBER if _small(value) else _DIVISION
-            case "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
-                part.number += _MEMBER if _small(value) else _NUMBER
-            case "required" if isinstance(value, list):
-                part.object += _NAME * len(value)
+            case "multipleOf" | "maximum" | "minimum" | "exclusiveMaximum" | "exclusiveMinimum":
+                self._number_price(part, keyword, value)
+            case "type" if not isinstance(value, str):
+                _texts(keyword, value)
+            case "required":
+                part.object += _NAME * _texts(keyword, value)
             case "dependentRequired" if isinstance(value, dict):
-                part.object += _NAME * sum(len(one) for one in value.values() if isinstance(one, list))
+                part.object += _NAME * sum(_texts(keyword, one) for one in value.values())
             case "pattern":
                 part.char += self._pattern(value)
             case "uniqueItems" if value is True:
                 part.unique += 1
             case _:
                 pass
+
+    def _number_price(self, part: Part, keyword: str, value: Any) -> None:
+        if _small(value):
+            part.integer += _KEYWORD
+            part.number += _LARGE_DIVISION if keyword == "multipleOf" else _FLOAT
+        else:
+            price = _comparison(value)
+            part.integer += price
+            part.number += price
 
     def _pattern(self, pattern: Any) -> int:
         if not isinstance(pattern, str):
@@ -312,7 +338,7 @@ class _Reader:
         self._patterns += 1
         if self._patterns > self._limits.patterns:
             raise Unusable(f"more than {self._limits.patterns} patterns")
-        return 1
+        return 1 + places_at_once(pattern)
 
     def _compared(self, values: list[Any]) -> int:
         """What it costs to find a value among these: only texts, and only small integers, are looked up at once."""
@@ -320,7 +346,7 @@ class _Reader:
         cost = count = 0
         while level:
             count += len(level)
-            cost += sum(_NUMBER if isinstance(one, int | float) and not _small(one) else _MEMBER for one in level)
+            cost += sum(map(_comparison, level))
             level = [inner for one in level if type(one) in (dict, list) for inner in _held(one)]
         self._values += count
         if self._values > self._limits.values:
@@ -394,8 +420,26 @@ def _schemas(keyword: str, value: Any) -> list[Any]:
     return [value]
 
 
+def _texts(keyword: str, value: Any) -> int:
+    """How many texts these are. Anything else must not get as far as the test for duplicates of the meta-schema."""
+    if not isinstance(value, list) or not all(type(one) is str for one in value):
+        raise Unusable(f"not a schema: {keyword} must be a list of texts")
+    return len(value)
+
+
+def _comparison(value: Any) -> int:
+    if not isinstance(value, int | float) or _small(value):
+        return _MEMBER
+    return _EXTREME if extreme(value) else _NUMBER
+
+
 def _small(value: Any) -> bool:
     return type(value) is int and -(2**53) <= value <= 2**53
+
+
+def extreme(value: float) -> bool:
+    """Whether a number has so many zeros that exact arithmetic is slow."""
+    return value != 0 and not 1e-30 < abs(value) < 1e30
 
 
 def _rank(parts: list[Part], again: int, most: int) -> None:
