@@ -27,8 +27,11 @@ __all__ = ["BadReply", "Broken", "FetchLimits", "Fetcher", "Reply", "TooLarge", 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NAME = re.compile(r"[a-z0-9_.-]+")
 _UNFIT = re.compile(r"[\x00-\x20\x7f]")
-# Written by the client itself: a second opinion on them could make one request look like two.
-_OWN = {b"host", b"content-length", b"transfer-encoding", b"connection", b"expect", b"upgrade", b"te", b"trailer"}
+# A second opinion on these could make one request look like two, or tell the target what is for the proxy.
+_OWN = {
+    b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+}  # fmt: skip
 _REMEMBERED = 256  # routes, and names of headers
 
 
@@ -113,7 +116,7 @@ class Fetcher:
             self._sweeper.cancel()
             self._sweeper = None
         for connection in tuple(self._origins):
-            connection.drop(Broken("The client was closed", sent=True, head=False))
+            connection.drop("was closed by this side")
         while self._waiting:
             self._wake()
         if self._origins:
@@ -196,7 +199,9 @@ class Fetcher:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if turn.cancelled():
+                    self._waiting.remove(turn)
+                else:
                     self._wake()
                 raise
             if connection := self._reusable(origin):
@@ -330,7 +335,7 @@ def _parse(url: str) -> tuple[str, str, int, str]:
     port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
-        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]|\\^`{}\"<>")
+        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
     return parts.scheme, _host(parts.hostname or ""), port, path
 
 

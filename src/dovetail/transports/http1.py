@@ -79,17 +79,16 @@ class Reply:
             TooLarge: it is larger than the limit.
             Broken, BadReply: it did not come to its end.
         """
-        limit = self._limits.body
-        declared = self.headers.get(b"content-length", b"")
-        if self._inflater is None and declared and int(declared) > limit and self._connection is not None:
-            raise self._give_up(TooLarge(f"The reply is {int(declared)} bytes, more than {limit}"))
-        if self._done and len(self._queue) == 1 and self._inflater is None:
-            return self._take()
-        body, size = BytesIO(), 0
+        if self._inflater is None:
+            declared = int(self.headers.get(b"content-length", 0))
+            if declared > self._limits.body and not self._done:
+                raise self._give_up(TooLarge(f"The reply is longer than {self._limits.body} bytes: {declared}"))
+            if self._done and len(self._queue) == 1 and len(self._queue[0]) <= self._limits.body:
+                return self._take()
+        body = BytesIO()
         async for piece in self:
-            size += len(piece)
-            if size > limit:
-                raise self._give_up(TooLarge(f"The reply is more than {limit} bytes"))
+            if body.tell() + len(piece) > self._limits.body:
+                raise self._give_up(TooLarge(f"The reply is longer than {self._limits.body} bytes"))
             body.write(piece)
         return body.getvalue()
 
@@ -112,8 +111,7 @@ class Reply:
     def close(self) -> None:
         """Want no more. If the body is not complete, the connection is dropped, which cancels the request."""
         if self._connection is not None:
-            self._connection.abort()
-            self.fail(Broken("The reply was closed before its end", sent=True, head=self.status > 0))
+            self._connection.drop("was closed by this side")
         self._queue.clear()
         self._queued = 0
 
@@ -234,7 +232,7 @@ class Inflater:
             if stream.unused_data:
                 raise BadReply("The compressed body of the reply has something behind its end")
         self._made += len(piece)
-        if self._made > self._limits.ratio_from and self._made > self._limits.ratio * self._given:
+        if self._made > self._limits.ratio_from and self._made > self._limits.ratio * (self._given - len(self._tail)):
             raise TooLarge(f"The compressed reply grows more than {self._limits.ratio} times")
         return piece
 
@@ -303,12 +301,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def dead(self) -> bool:
-        """Whether the other side has closed, or said something unasked: the loop may not have told us yet."""
-        return self._closed or self._spoilt or self.transport.is_closing() or self._poll()
+        """Whether a quiet connection has ended or said something unasked, also if the loop has yet to tell us."""
+        return self._closed or self.transport.is_closing() or self._poll()
 
     async def send(self, request: bytes, url: str, *, bodiless: bool = False) -> Reply:
         """Write a request in one piece and wait for the head of the reply. `bodiless`: a body cannot follow it."""
-        if self.dead:
+        if self._closed or self.transport.is_closing():
             self.abort()
             raise Broken("The connection was closed before the request", sent=False, head=False)
         self._reply = reply = Reply(url, self, self._loop)
@@ -328,18 +326,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def drop(self, fault: TransportError) -> None:
-        """Close, and let whoever waits for a reply know why."""
-        reply = self._reply
-        self.abort()
-        if reply is not None:
-            reply.fail(fault)
+    def drop(self, how: str) -> None:
+        """Close, and let whoever waits for a reply know how that came."""
+        if self._reply is not None:
+            head = self._reply.status > 0
+            where = "in the middle of the reply" if head else "before it replied"
+            self._fail(Broken(f"The connection {how} {where}", sent=True, head=head))
+        else:
+            self.abort()
 
     def resume(self) -> None:
         """Read on."""
         if self._paused:
             self._paused = False
-            self.transport.resume_reading()
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
     # asyncio calls these.
 
@@ -364,7 +365,7 @@ class Connection(asyncio.Protocol):
             # Complete. What came behind it, if anything did, nobody asked for.
             self._finish()
         elif fault is not None:
-            self.drop(fault)
+            self._fail(fault)
 
     def eof_received(self) -> None:
         if self._reply is not None and self._until_end:
@@ -374,11 +375,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._parser = None  # which refers to this object
-        if self._reply is not None:
-            how = "was lost" if exc is not None else "was closed by the server"
-            head = self._reply.status > 0
-            where = "in the middle of the reply" if head else "before it replied"
-            self.drop(Broken(f"The connection {how} {where}", sent=True, head=head))
+        self.drop("was lost" if exc is not None else "was closed by the server")
         self._lost(self)
 
     # The parser calls these.
@@ -446,6 +443,12 @@ class Connection(asyncio.Protocol):
         self.resume()
         usable = not self._spoilt and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
         self._done(self, self._reusable and usable)
+
+    def _fail(self, fault: TransportError) -> None:
+        reply = self._reply
+        self.abort()
+        if reply is not None:
+            reply.fail(fault)
 
     def _refuse(self, fault: TransportError) -> None:
         self._fault = fault
