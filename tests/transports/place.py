@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +65,7 @@ Serve = Callable[[Visit], Awaitable[None]]
 
 
 @asynccontextmanager
-async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncIterator[Place]:
+async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncGenerator[Place]:
     """A server that treats each connection as the function says, and closes it when the function returns."""
     here = Place(host, 0, "https" if tls else "http")
     tasks: set[asyncio.Task[Any]] = set()
@@ -89,7 +89,7 @@ async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | 
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    server = await asyncio.start_server(meet, host, 0, ssl=tls)
+    server = await asyncio.start_server(meet, host, 0, ssl=tls, backlog=512)
     here.port = server.sockets[0].getsockname()[1]
     try:
         yield here

@@ -210,12 +210,14 @@ class Fetcher:
 
     async def _open(self, origin: Origin) -> Connection:
         assert self._loop is not None
-        self._opening += 1
         connection = Connection(self._loop, self._limits, self._done, self._lost)
+        # Loading the certificates of this machine, once, takes time that is not the server's.
+        tls = self._context() if origin.scheme == "https" else None
         time = asyncio.timeout(self._connect_time)
+        self._opening += 1
         try:
             async with time:
-                await self._reach(origin, connection)
+                await self._reach(origin, connection, tls)
         except OSError as fault:
             if time.expired():
                 raise Unreachable(f"No connection to {origin.address} in {self._connect_time:g} s") from None
@@ -229,9 +231,8 @@ class Fetcher:
             raise Unreachable("The client is closed")
         return connection
 
-    async def _reach(self, origin: Origin, connection: Connection) -> None:
+    async def _reach(self, origin: Origin, connection: Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        tls = self._context() if origin.scheme == "https" else None
         # TLS knows host names without the zone of a link-local address and without the dot of the root.
         name = origin.host.partition("%")[0].rstrip(".") if tls else None
         raw = await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port)
@@ -242,11 +243,13 @@ class Fetcher:
             try:
                 transport = await loop.start_tls(tunnel.transport, connection, tls, server_hostname=name)
                 if transport is None:
-                    raise ConnectionResetError
+                    raise ConnectionResetError("it was closed at once")
             except BaseException:
                 tunnel.abort()
                 raise
             connection.connection_made(transport)
+        if connection.transport.is_closing():
+            raise ConnectionResetError("it was closed at once")
         self._origins[connection] = origin
 
     async def _tunnel(self, raw: socket.socket, origin: Origin, proxy: Proxy) -> Connection:
@@ -265,6 +268,10 @@ class Fetcher:
         if not 200 <= reply.status < 300:
             tunnel.abort()
             raise Unreachable(f"No connection to {where}: {named} answered {reply.status}")
+        # The target speaks second in TLS: what is here already did not come from it.
+        if tunnel.dead:
+            tunnel.abort()
+            raise Unreachable(f"No connection to {where}: {named} closed the tunnel or spoke in the target's place")
         return tunnel
 
     def _context(self) -> ssl.SSLContext:

@@ -441,8 +441,9 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         self.resume()
-        usable = not self._spoilt and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
-        self._done(self, self._reusable and usable)
+        if self._spoilt:
+            self.abort()
+        self._done(self, self._reusable and not self._closed and not self.transport.get_write_buffer_size())
 
     def _fail(self, fault: TransportError) -> None:
         reply = self._reply
