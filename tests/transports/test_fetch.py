@@ -231,7 +231,7 @@ class Threaded:
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/"
         self.requests = 0
         self.close, self.closed = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self) -> None:
@@ -410,7 +410,8 @@ async def test_no_more_connections_than_the_limit() -> None:
 
     async with place(serve) as here, client(limits=FetchLimits(connections=3)) as fetcher:
         assert await asyncio.gather(*(body_of(fetcher, here.url) for _ in range(30))) == [b"hello"] * 30
-        assert (most, here.visits) == (3, 3)
+        assert most <= 3
+        assert here.visits == 3
 
 
 async def test_whoever_gives_up_waiting_gives_the_turn_on() -> None:

@@ -19,7 +19,8 @@ from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports import proxies
 from dovetail.transports.dial import dial
-from dovetail.transports.http1 import BadReply, Broken, Connection, Reply, TooLarge
+from dovetail.transports.http1 import Broken, Connection, Reply
+from dovetail.transports.inflate import BadReply, TooLarge
 from dovetail.transports.proxies import Proxy
 
 __all__ = ["BadReply", "Broken", "FetchLimits", "Fetcher", "Reply", "TooLarge", "Unreachable"]
