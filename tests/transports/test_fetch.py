@@ -215,7 +215,7 @@ async def test_a_connection_that_says_something_unasked_is_not_used(extra: bytes
         await visit.gone()
 
     read = asyncio.Event()
-    async with place(serve) as here, client() as fetcher:
+    async with place(serve) as here, client(idle_time=60) as fetcher:
         assert await body_of(fetcher, here.url) == b"hello"
         read.set()
         await until(lambda: here.gone == 1)
