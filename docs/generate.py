@@ -64,6 +64,14 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "Logging in": (
+        "OAuth",
+        "Bearer",
+        "ClientCredentials",
+        "DeviceLogin",
+        "EnterpriseLogin",
+        "WorkloadIdentity",
+    ),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
         "TextContent",
@@ -106,6 +114,7 @@ GROUPS = {
         "AuthError",
         "NeedsLogin",
         "Forbidden",
+        "LoginFailed",
         "NotOffered",
         "AnswerError",
         "ResultError",

@@ -4,6 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.auth.settings import Bearer as Bearer
+    from dovetail.auth.settings import ClientCredentials as ClientCredentials
+    from dovetail.auth.settings import DeviceLogin as DeviceLogin
+    from dovetail.auth.settings import EnterpriseLogin as EnterpriseLogin
+    from dovetail.auth.settings import OAuth as OAuth
+    from dovetail.auth.settings import WorkloadIdentity as WorkloadIdentity
     from dovetail.client.listening import Change as Change
     from dovetail.client.rounds import Pending as Pending
     from dovetail.connect import Client as Client
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.errors import HttpError as HttpError
     from dovetail.errors import Interrupted as Interrupted
     from dovetail.errors import InvalidParams as InvalidParams
+    from dovetail.errors import LoginFailed as LoginFailed
     from dovetail.errors import MCPError as MCPError
     from dovetail.errors import MissingCapability as MissingCapability
     from dovetail.errors import NeedsLogin as NeedsLogin
@@ -78,12 +85,14 @@ _HOMES = {
     "AnswerError": "dovetail.errors",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
+    "Bearer": "dovetail.auth.settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
     "CannotConnect": "dovetail.errors",
     "CannotStart": "dovetail.errors",
     "Change": "dovetail.client.listening",
     "Client": "dovetail.connect",
+    "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
@@ -91,6 +100,7 @@ _HOMES = {
     "CreateMessageResult": "dovetail.wire.sampling",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
+    "DeviceLogin": "dovetail.auth.settings",
     "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
     "Elicit": "dovetail.server.asking",
@@ -98,6 +108,7 @@ _HOMES = {
     "ElicitResult": "dovetail.wire.elicitation",
     "ElicitUrl": "dovetail.server.asking",
     "EmbeddedResource": "dovetail.wire.content",
+    "EnterpriseLogin": "dovetail.auth.settings",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "HttpError": "dovetail.errors",
@@ -109,6 +120,7 @@ _HOMES = {
     "InvalidParams": "dovetail.errors",
     "Lifetime": "dovetail.server.resource",
     "Limits": "dovetail.protocol.limits",
+    "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
     "NeedsLogin": "dovetail.errors",
@@ -116,6 +128,7 @@ _HOMES = {
     "NotFound": "dovetail.errors",
     "NotMCP": "dovetail.errors",
     "NotOffered": "dovetail.errors",
+    "OAuth": "dovetail.auth.settings",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
     "Prompt": "dovetail.wire.prompts",
@@ -142,6 +155,7 @@ _HOMES = {
     "ToolError": "dovetail.errors",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
+    "WorkloadIdentity": "dovetail.auth.settings",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

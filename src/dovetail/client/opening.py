@@ -101,7 +101,7 @@ class Opening:
         probe = self._probe
         asking = self._loop.create_task(self._ask(DISCOVER))
         try:
-            if probe.handshake_too:
+            if probe.handshake_too and not self._conversation.channel.mirrors:
                 await asyncio.wait([asking], timeout=self._timeouts.probe)
                 if not asking.done():
                     await self._race(asking)

@@ -52,7 +52,7 @@ class Post:
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
-        self._inbox = inbox
+        self._inbox = self._door.inbox = inbox
 
     def facts(self) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
