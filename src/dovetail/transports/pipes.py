@@ -43,7 +43,7 @@ class ThreadReader(asyncio.ReadTransport):
         self._slots = threading.Semaphore(_IN_FLIGHT)
         self._waiting: list[bytes] = []
         self._paused = self._closing = False
-        loop.call_soon(protocol.connection_made, self)
+        protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
 
     def _run(self) -> None:
@@ -120,7 +120,7 @@ class ThreadWriter(asyncio.WriteTransport):
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._size = 0
         self._paused = self._closing = self._aborted = False
-        loop.call_soon(protocol.connection_made, self)
+        protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-writer", daemon=True).start()
 
     def _run(self) -> None:
