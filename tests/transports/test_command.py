@@ -18,7 +18,7 @@ from dovetail.transports.process import Child
 posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: names of variables")
 
 OWN = {
-    "PATH": "/bin", "HOME": "/home/ada", "LC_TIME": "C", "XDG_RUNTIME_DIR": "/run", "SSL_CERT_FILE": "/ca",
+    "PATH": "/bin", "HOME": "/ada", "LC_TIME": "C", "XDG_RUNTIME_DIR": "/run", "SSL_CERT_FILE": "/ca",
     "OPENAI_API_KEY": "k", "AWS_SECRET_ACCESS_KEY": "k", "AWS_REGION": "eu", "GITHUB_TOKEN": "k", "SSH_AUTH_SOCK": "/s",
     "PYTHONPATH": "/p", "LD_PRELOAD": "/l", "TERM": "() { :; }", "HTTPS_PROXY": "http://me:pw@proxy:1",
     "http_proxy": "http://proxy:1", "no_proxy": "localhost",
@@ -44,7 +44,7 @@ def test_the_policy_says_what_is_passed_on(inherit: Inherit, names: set[str]) ->
 @posix
 def test_what_is_given_wins() -> None:
     given = environment({"PATH": "/mine", "TOKEN": "t"}, "minimal", OWN)
-    assert (given["PATH"], given["TOKEN"], given["HOME"]) == ("/mine", "t", "/home/ada")
+    assert (given["PATH"], given["TOKEN"], given["HOME"]) == ("/mine", "t", "/ada")
 
 
 def test_on_windows_other_names_matter(monkeypatch: pytest.MonkeyPatch) -> None:
