@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
-from dovetail.transports.pipes import ThreadReader, ThreadWriter
+from dovetail.transports.pipes import ThreadReader, ThreadWriter, open_reader, open_writer
 from transports.scene import settled, until
 
 
@@ -73,6 +75,30 @@ def is_open(descriptor: int) -> bool:
 
 def threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name in ("dovetail-reader", "dovetail-writer")]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_polled_pipe_is_closed_once(run: Callable[..., Any]) -> None:
+    closed: list[Any] = []
+
+    class Pipe(io.FileIO):
+        def close(self) -> None:
+            if not self.closed:
+                os.fstat(self.fileno())  # fails if somebody has closed the number, which may be another's by now
+                closed.append(self.name)
+            super().close()
+
+    async def open_and_close() -> None:
+        source, sink = os.pipe()
+        reader = await open_reader(Noted(), Pipe(source, "rb"))
+        writer = await open_writer(Noted(), Pipe(sink, "wb"))
+        descriptors = [pipe.get_extra_info("pipe").fileno() for pipe in (reader, writer)]
+        writer.close()
+        reader.close()
+        await until(lambda: not any(map(is_open, descriptors)))
+        assert sorted(closed) == [source, sink]
+
+    run(open_and_close())
 
 
 async def test_what_is_written_is_delivered_and_then_the_end(reading: tuple[ThreadReader, Noted, int]) -> None:
