@@ -270,7 +270,7 @@ def test_what_is_no_json_is_refused(value: Any, says: str) -> None:
 
 
 def test_an_annotation_without_json_form_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match=r"^result: type <class 'complex'> is not supported$"):
+    with pytest.raises(TypeError, match=r"^result: the type `complex` has no JSON form$"):
         compile_output(complex)
     with pytest.raises(TypeError, match=r"^run \(a\.py:3\): result: .*`tag`"):
         compile_output(Day | Point, where="run (a.py:3)")

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import clip
+from dovetail.server.adapting import adapt
 from dovetail.server.asking import InputRequired
 from dovetail.server.schema import alternatives, read_as, schema_of, to_json
 from dovetail.wire.content import (
@@ -67,7 +68,8 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(None, _shape)
     described = annotation if values == kinds else functools.reduce(operator.or_, values)
     try:
-        return Output(schema_of(described), _checked(described))
+        described = adapt(described)
+        return Output(schema_of(described, output=True), _checked(described))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dovetail.server import docstrings
 from dovetail.server.threads import Threads
 
 
@@ -44,8 +45,8 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def describe(function: Callable[..., Any]) -> str | None:
-    """The function's own words about itself."""
-    return inspect.getdoc(_inner(function)) or None
+    """The function's own words about itself, without those about its parameters."""
+    return docstrings.read(inspect.getdoc(_inner(function))).text or None
 
 
 def own_name(function: Callable[..., Any], otherwise: str | None = None) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from dovetail.errors import ToolError, clip
 from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, header_paths
+from dovetail.server.arguments import mended
 from dovetail.server.content import compile_output, output_of
 from dovetail.server.context import Context
 from dovetail.server.runner import Runner, describe, own_name
@@ -100,7 +101,9 @@ class Verbatim:
 
     def bind(self, arguments: dict[str, Any], context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check the arguments and place them."""
-        self._check(arguments)
+        if not self._validator.is_valid(arguments):
+            arguments = mended(self.schema, arguments)
+            self._check(arguments)
         own = deepcopy(arguments)  # the author may change them; a requestState is bound to those that were sent
         kwargs: dict[str, Any] = own if self._name is None else {self._name: own}
         if self.context is not None:
