@@ -43,7 +43,7 @@ REFUSALS = (
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Limits", "Lifetime"),
+    "The server": ("Server", "Context", "Depends", "Limits", "Lifetime"),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
         "TextContent",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Roots as Roots
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
+    from dovetail.server.inject import Depends as Depends
     from dovetail.server.resource import Lifetime as Lifetime
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
@@ -46,6 +47,7 @@ _HOMES = {
     "Context": "dovetail.server.context",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
+    "Depends": "dovetail.server.inject",
     "Dismissed": "dovetail.errors",
     "Elicit": "dovetail.server.asking",
     "ElicitUrl": "dovetail.server.asking",

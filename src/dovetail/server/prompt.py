@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe, own_name
-from dovetail.server.signature import compile_signature
+from dovetail.server.binding import bound
+from dovetail.server.runner import describe, own_name
 from dovetail.wire import prompts as wire
 from dovetail.wire.content import Icon
 
@@ -25,11 +24,11 @@ class Prompt:
         icons: list[Icon] | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
-        self.signature = compile_signature(function, context_type=Context, lax=True)
-        self.runner = Runner(function, timeout=timeout, inline=inline)
+        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
         self.declaration = wire.Prompt(
             name=name or own_name(function),
             title=title,

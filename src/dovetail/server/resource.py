@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe, own_name
-from dovetail.server.signature import compile_signature
+from dovetail.server.binding import bound
+from dovetail.server.runner import describe, own_name
 from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
@@ -45,15 +44,15 @@ class Resource:
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
     ) -> None:
-        self.signature = compile_signature(function, context_type=Context, lax=True)
+        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
         if self.signature.parameters:
             raise TypeError(
                 f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
-        self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.Resource(
             uri=uri,
@@ -87,10 +86,11 @@ class ResourceTemplate:
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
     ) -> None:
         self.template = Template(uri)
-        self.signature = compile_signature(function, context_type=Context, lax=True)
+        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         closed = self.signature.schema.get("additionalProperties") is False
         if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
@@ -98,7 +98,6 @@ class ResourceTemplate:
                 f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
-        self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,

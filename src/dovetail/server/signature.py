@@ -181,19 +181,39 @@ class Signature:
             yield f"`{shown}`: nested too deeply"
 
 
+class Carrying(Signature):
+    """The signature of a function whose runner needs the context too: it is the first argument `bind` gives."""
+
+    __slots__ = ()
+
+    def __init__(self, layout: "_Layout", *, lax: bool) -> None:
+        super().__init__(layout, lax=lax)
+        self.context = self.context or ""
+
+    def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """As before, with the context in front."""
+        args, kwargs = super().bind(arguments, context)
+        return (context, *args), kwargs
+
+
 def compile_signature(
-    function: Callable[..., Any], *, context_type: type, lax: bool = False, skip: Collection[str] = ()
+    function: Callable[..., Any],
+    *,
+    context_type: type,
+    lax: bool = False,
+    skip: Collection[str] = (),
+    carries: bool = False,
 ) -> Signature:
     """Reads a function once. In `lax` mode strings become numbers, booleans and the like.
 
     The parameter annotated with `context_type` is filled by `bind`. Those named in `skip` are in no schema; whoever
-    calls the function passes them by keyword.
+    calls the function passes them by keyword. With `carries`, the context goes before all other arguments.
 
     Raises:
         TypeError: a parameter cannot be filled from JSON; the text says which, of which function, and where.
     """
-    where = _where(function)
-    hints = _hints(function, context_type, where)
+    where = where_is(function)
+    hints = hints_of(function, context_type, where)
     try:
         signature = inspect.signature(function)
     except ValueError as exc:
@@ -207,7 +227,7 @@ def compile_signature(
             layout.add_context(parameter)
         else:
             layout.add(parameter, annotation)
-    return Signature(layout, lax=lax)
+    return (Carrying if carries else Signature)(layout, lax=lax)
 
 
 class _Layout:
@@ -382,14 +402,16 @@ def _underlying(function: Any) -> Any:
             return function
 
 
-def _where(function: Any) -> str:
+def where_is(function: Any) -> str:
+    """Name, file and line of a function."""
     inner = _underlying(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     code = getattr(inner, "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
-def _hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
+def hints_of(function: Any, context_type: type, where: str) -> dict[str, Any]:
+    """The resolved annotations of a function; TypeError, beginning with `where`, if they cannot be."""
     inner = _underlying(function)
     if isinstance(inner, type) or not callable(inner):
         raise TypeError(f"{where}: not a function")
