@@ -7,7 +7,7 @@ Run it after a change to either; a test compares what it would write with what i
 import ast
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dovetail
@@ -43,7 +43,7 @@ REFUSALS = (
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Depends", "Limits", "Lifetime"),
+    "The server": ("Server", "Context", "Depends", "tool", "resource", "prompt", "Limits", "Lifetime"),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
         "TextContent",
@@ -182,6 +182,9 @@ def reference() -> str:
 
 def _entry(name: str) -> Iterator[str]:
     yield f"### {name}"
+    if not isinstance(getattr(dovetail, name), type):
+        yield from _function_entry(getattr(dovetail, name))
+        return
     lineage = list(_lineage(getattr(dovetail, name)))
     if name != "Context":  # nobody makes one
         yield f"```python\n{_call(name, lineage)}\n```"
@@ -189,6 +192,13 @@ def _entry(name: str) -> Iterator[str]:
     for function in _methods(lineage):
         yield f"```python\n{_function(function)}\n```"
         yield _prose(ast.get_docstring(function) or "")
+
+
+def _function_entry(function: Callable[..., object]) -> Iterator[str]:
+    tree = ast.parse(Path(str(importlib.import_module(function.__module__).__file__)).read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
+    yield f"```python\n{_function(found[-2] if len(found) > 1 else found[0])}\n```"  # the last one is for no reader
+    yield _prose(ast.get_docstring(found[-1]) or "")
 
 
 def _lineage(kind: type) -> Iterator[ast.ClassDef]:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
     from dovetail.server.inject import Depends as Depends
-    from dovetail.server.resource import Lifetime as Lifetime
+    from dovetail.server.marks import prompt as prompt
+    from dovetail.server.marks import resource as resource
+    from dovetail.server.marks import tool as tool
+    from dovetail.server.options import Lifetime as Lifetime
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -56,7 +59,7 @@ _HOMES = {
     "ImageContent": "dovetail.wire.content",
     "InputRequired": "dovetail.server.asking",
     "InvalidParams": "dovetail.errors",
-    "Lifetime": "dovetail.server.resource",
+    "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
@@ -72,6 +75,9 @@ _HOMES = {
     "TextContent": "dovetail.wire.content",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "prompt": "dovetail.server.marks",
+    "resource": "dovetail.server.marks",
+    "tool": "dovetail.server.marks",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,9 +1,10 @@
 """Prompt: a function compiled at registration that gives messages; its parameters are the prompt's arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dovetail.server.binding import bound
+from dovetail.server.options import published
 from dovetail.server.runner import describe, own_name
 from dovetail.wire import prompts as wire
 from dovetail.wire.content import Icon
@@ -12,7 +13,7 @@ from dovetail.wire.content import Icon
 class Prompt:
     """One prompt, ready to run."""
 
-    __slots__ = ("declaration", "runner", "signature")
+    __slots__ = ("declaration", "enabled", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -22,10 +23,13 @@ class Prompt:
         title: str | None = None,
         description: str | None = None,
         icons: list[Icon] | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        enabled: bool = True,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
         self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
@@ -35,8 +39,11 @@ class Prompt:
             description=description if description is not None else describe(function),
             icons=icons,
             arguments=self._arguments() or None,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
 
     def _arguments(self) -> list[wire.PromptArgument]:
         properties: dict[str, Any] = self.signature.schema.get("properties", {})

@@ -1,33 +1,20 @@
 """Resource and ResourceTemplate: functions compiled at registration that give contents for a URI."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Collection
+from typing import Any
 
 from dovetail.server.binding import bound
+from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
 from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
-from dovetail.wire.shape import Struct
-
-
-class Lifetime(Struct, frozen=True):
-    """How long a client may keep a result, and whether it may share it. spec: caching#cacheable-model"""
-
-    ttl_ms: int = 0
-    scope: Literal["public", "private"] = "private"
-
-    def __post_init__(self) -> None:
-        if self.ttl_ms < 0:
-            raise ValueError("ttl_ms must not be negative")
-        if self.scope not in ("public", "private"):
-            raise ValueError("scope must be 'public' or 'private'")
 
 
 class Resource:
     """One fixed URI."""
 
-    __slots__ = ("declaration", "lifetime", "runner", "signature")
+    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -41,11 +28,14 @@ class Resource:
         size: int | None = None,
         icons: list[Icon] | None = None,
         annotations: Annotations | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        enabled: bool = True,
     ) -> None:
         self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
         if self.signature.parameters:
@@ -63,14 +53,17 @@ class Resource:
             size=size,
             icons=icons,
             annotations=annotations,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
 
 
 class ResourceTemplate:
     """A family of URIs; its variables are the function's parameters."""
 
-    __slots__ = ("declaration", "lifetime", "runner", "signature", "template")
+    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "template", "version")
 
     def __init__(
         self,
@@ -83,11 +76,14 @@ class ResourceTemplate:
         mime_type: str | None = None,
         icons: list[Icon] | None = None,
         annotations: Annotations | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        enabled: bool = True,
     ) -> None:
         self.template = Template(uri)
         self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
@@ -107,5 +103,8 @@ class ResourceTemplate:
             mime_type=mime_type,
             icons=icons,
             annotations=annotations,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled

@@ -35,8 +35,9 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
 from dovetail.server.offers import Offers
+from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
-from dovetail.server.resource import Lifetime, Resource, ResourceTemplate
+from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads

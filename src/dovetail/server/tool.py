@@ -3,13 +3,14 @@
 A call executes; it never inspects a signature or walks a schema.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, header_paths
 from dovetail.server.binding import bound
 from dovetail.server.content import compile_output, output_of
+from dovetail.server.options import hints, published
 from dovetail.server.runner import describe, own_name
 from dovetail.server.verbatim import compile_schema
 from dovetail.wire import tools as wire
@@ -20,7 +21,7 @@ from dovetail.wire.tools import CallToolResult, ToolAnnotations
 class Tool:
     """One tool, ready to run."""
 
-    __slots__ = ("declaration", "headers", "output", "runner", "signature", "wraps")
+    __slots__ = ("declaration", "enabled", "headers", "output", "runner", "signature", "tags", "version", "wraps")
 
     def __init__(
         self,
@@ -31,12 +32,19 @@ class Tool:
         description: str | None = None,
         icons: list[Icon] | None = None,
         annotations: ToolAnnotations | None = None,
+        read_only: bool | None = None,
+        destructive: bool | None = None,
+        idempotent: bool | None = None,
+        open_world: bool | None = None,
         input_schema: dict[str, Any] | None = None,
         output_schema: dict[str, Any] | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        enabled: bool = True,
     ) -> None:
         self.signature, self.runner = bound(function, schema=input_schema, timeout=timeout, limit=limit, inline=inline)
         where = self.signature.where
@@ -52,9 +60,18 @@ class Tool:
             icons=icons,
             input_schema=self.signature.schema,
             output_schema=self.output.schema,
-            annotations=annotations,
-            meta=meta,
+            annotations=hints(
+                annotations,
+                read_only=read_only,
+                destructive=destructive,
+                idempotent=idempotent,
+                open_world=open_world,
+            ),
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
         self.headers: tuple[HeaderPath, ...] = header_paths(self.signature.schema)
         self.wraps: bool = is_wrapped(self.output.schema)
 
