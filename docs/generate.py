@@ -1,5 +1,5 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings.
+the public names and their docstrings, and those of guide/types.md from what the code makes of types.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -46,6 +46,11 @@ GROUPS = {
     "The server": ("Server", "Context", "Depends", "tool", "resource", "prompt", "Limits", "Lifetime"),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
+        "Image",
+        "Audio",
+        "File",
+        "Progress",
+        "Offload",
         "TextContent",
         "ImageContent",
         "AudioContent",
@@ -81,7 +86,20 @@ def pages() -> dict[Path, str]:
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", methods()), ("codes", codes())):
         text = _replaced(text, name, table)
-    return {protocol: text, DOCS / "reference.md": reference()}
+    return {protocol: text, DOCS / "reference.md": reference(), DOCS / "guide" / "types.md": types()}
+
+
+def types() -> str:
+    """The page on types, with its tables."""
+    text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
+    sys.path.insert(0, str(DOCS))
+    try:
+        tables = importlib.import_module("type_tables")
+    finally:
+        sys.path.remove(str(DOCS))
+    text = _replaced(text, "parameters", _table(["annotation", "schema"], tables.parameters()))
+    head = ["annotation", "returned", "content", "structured content", "output schema"]
+    return _replaced(text, "results", _table(head, tables.results()))
 
 
 def _replaced(text: str, name: str, table: str) -> str:

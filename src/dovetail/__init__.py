@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from dovetail.server.marks import prompt as prompt
     from dovetail.server.marks import resource as resource
     from dovetail.server.marks import tool as tool
+    from dovetail.server.media import Audio as Audio
+    from dovetail.server.media import File as File
+    from dovetail.server.media import Image as Image
+    from dovetail.server.offload import Offload as Offload
     from dovetail.server.options import Lifetime as Lifetime
+    from dovetail.server.streaming import Progress as Progress
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Annotations": "dovetail.wire.content",
+    "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
@@ -55,7 +61,9 @@ _HOMES = {
     "Elicit": "dovetail.server.asking",
     "ElicitUrl": "dovetail.server.asking",
     "EmbeddedResource": "dovetail.wire.content",
+    "File": "dovetail.server.media",
     "Icon": "dovetail.wire.content",
+    "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "InputRequired": "dovetail.server.asking",
     "InvalidParams": "dovetail.errors",
@@ -63,7 +71,9 @@ _HOMES = {
     "Limits": "dovetail.protocol.limits",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
+    "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
+    "Progress": "dovetail.server.streaming",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
     "ResourceContents": "dovetail.wire.content",

@@ -10,6 +10,7 @@ from dovetail.server.context import Context
 from dovetail.server.inject import Injecting, Plan
 from dovetail.server.runner import Limited, Runner
 from dovetail.server.signature import Signature, compile_signature
+from dovetail.server.streaming import Streaming, gathered, yields
 from dovetail.server.verbatim import Verbatim
 
 
@@ -28,7 +29,7 @@ def bound(
         TypeError: a parameter can be filled neither from JSON nor by a dependency.
     """
     plan = Plan(function)
-    runner = Runner(function, timeout=timeout, inline=inline)
+    runner = (Streaming if yields(function) else Runner)(function, timeout=timeout, inline=inline)
     if plan.filled:
         runner = Injecting(runner, plan)
     if limit is not None:
@@ -38,6 +39,8 @@ def bound(
         function, context_type=Context, lax=lax, skip=plan.filled, carries=carries
     )
     plan.check(signature.parameters)
+    if yields(function):
+        signature.returns = gathered(signature.returns)
     if schema is not None:
         signature = Verbatim(signature, schema, carries=runner.takes_context)
     return signature, runner

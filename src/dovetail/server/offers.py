@@ -12,6 +12,7 @@ from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
 from dovetail.server.marks import offered
+from dovetail.server.offload import TEMPLATE, Offload, Shelf
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
@@ -38,6 +39,7 @@ class Offers:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
+        offload: Offload | None,
     ) -> None:
         self.changes = Changes()
         self._pages = pages
@@ -52,6 +54,9 @@ class Offers:
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
+        self._shelf = None if offload is None else Shelf(offload)
+        if self._shelf is not None:
+            self.add_resource(self._shelf.read, TEMPLATE, name="result", description="A result too large to send.")
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -69,6 +74,8 @@ class Offers:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
+        if self._shelf is not None:
+            tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool)
 
     def remove_tool(self, name: str) -> None:

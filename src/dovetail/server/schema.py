@@ -25,6 +25,7 @@ MAX_REASON: Final = 200
 
 _PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
 _ECHO: Final = re.compile(r"Invalid (?:enum )?value (?=['\"\d-])")
+_TABLES: Final = frozenset(("pandas", "polars", "numpy"))
 _MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
 UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
 
@@ -207,12 +208,30 @@ def _encode(value: Any) -> Any:
             return int(value)
         case float():
             return float(value)
+        case _ if is_table(type(value)):
+            return _rows(value)
         case _ if is_model(type(value)) or type(value).__module__.startswith("pydantic."):
             from dovetail.server import models
 
             return models.dump(value)
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def is_table(kind: Any) -> bool:
+    """Whether a class is a frame, series or array of pandas, polars or numpy; told by name, never imported."""
+    return isinstance(kind, type) and kind.__module__.partition(".")[0] in _TABLES
+
+
+def _rows(value: Any) -> Any:
+    """A frame as a list of records, anything with a dimension less as a list or a number."""
+    if type(value).__name__ == "DataFrame":
+        written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
+        return msgspec.json.decode(written)  # their own writers say null for what is missing
+    for name in ("tolist", "to_list"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    return str(value)
 
 
 def _whole(value: Any) -> Any:
