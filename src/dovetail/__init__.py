@@ -4,18 +4,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.client.listening import Change as Change
+    from dovetail.client.rounds import Pending as Pending
+    from dovetail.connect import Client as Client
+    from dovetail.connect import SyncClient as SyncClient
+    from dovetail.errors import AnswerError as AnswerError
+    from dovetail.errors import AuthError as AuthError
     from dovetail.errors import Busy as Busy
+    from dovetail.errors import CannotConnect as CannotConnect
+    from dovetail.errors import CannotStart as CannotStart
     from dovetail.errors import Declined as Declined
     from dovetail.errors import Denied as Denied
+    from dovetail.errors import Disconnected as Disconnected
     from dovetail.errors import Dismissed as Dismissed
+    from dovetail.errors import Forbidden as Forbidden
+    from dovetail.errors import HttpError as HttpError
+    from dovetail.errors import Interrupted as Interrupted
     from dovetail.errors import InvalidParams as InvalidParams
     from dovetail.errors import MCPError as MCPError
     from dovetail.errors import MissingCapability as MissingCapability
+    from dovetail.errors import NeedsLogin as NeedsLogin
+    from dovetail.errors import NoCommonRevision as NoCommonRevision
+    from dovetail.errors import NotFound as NotFound
+    from dovetail.errors import NotMCP as NotMCP
+    from dovetail.errors import NotOffered as NotOffered
     from dovetail.errors import PeerError as PeerError
     from dovetail.errors import ProtocolError as ProtocolError
+    from dovetail.errors import RateLimited as RateLimited
+    from dovetail.errors import RequestTimeout as RequestTimeout
     from dovetail.errors import ResourceNotFound as ResourceNotFound
+    from dovetail.errors import ResultError as ResultError
     from dovetail.errors import ToolError as ToolError
+    from dovetail.errors import TransportError as TransportError
+    from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
+    from dovetail.protocol.limits import Timeouts as Timeouts
     from dovetail.serve import Server as Server
     from dovetail.server.asking import Elicit as Elicit
     from dovetail.server.asking import ElicitUrl as ElicitUrl
@@ -42,49 +66,97 @@ if TYPE_CHECKING:
     from dovetail.wire.content import ResourceContents as ResourceContents
     from dovetail.wire.content import ResourceLink as ResourceLink
     from dovetail.wire.content import TextContent as TextContent
+    from dovetail.wire.elicitation import ElicitParams as ElicitParams
+    from dovetail.wire.elicitation import ElicitResult as ElicitResult
+    from dovetail.wire.lifecycle import Implementation as Implementation
+    from dovetail.wire.prompts import GetPromptResult as GetPromptResult
+    from dovetail.wire.prompts import Prompt as Prompt
     from dovetail.wire.prompts import PromptMessage as PromptMessage
+    from dovetail.wire.resources import ReadResourceResult as ReadResourceResult
+    from dovetail.wire.resources import Resource as Resource
+    from dovetail.wire.resources import ResourceTemplate as ResourceTemplate
+    from dovetail.wire.roots import Root as Root
+    from dovetail.wire.sampling import CreateMessageParams as CreateMessageParams
+    from dovetail.wire.sampling import CreateMessageResult as CreateMessageResult
     from dovetail.wire.tools import CallToolResult as CallToolResult
+    from dovetail.wire.tools import Tool as Tool
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES = {
     "Annotations": "dovetail.wire.content",
+    "AnswerError": "dovetail.errors",
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
+    "AuthError": "dovetail.errors",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
+    "CannotConnect": "dovetail.errors",
+    "CannotStart": "dovetail.errors",
+    "Change": "dovetail.client.listening",
+    "Client": "dovetail.connect",
+    "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
+    "CreateMessageParams": "dovetail.wire.sampling",
+    "CreateMessageResult": "dovetail.wire.sampling",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
     "Depends": "dovetail.server.inject",
+    "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
     "Elicit": "dovetail.server.asking",
+    "ElicitParams": "dovetail.wire.elicitation",
+    "ElicitResult": "dovetail.wire.elicitation",
     "ElicitUrl": "dovetail.server.asking",
     "EmbeddedResource": "dovetail.wire.content",
     "File": "dovetail.server.media",
+    "Forbidden": "dovetail.errors",
+    "GetPromptResult": "dovetail.wire.prompts",
+    "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
+    "Implementation": "dovetail.wire.lifecycle",
     "InputRequired": "dovetail.server.asking",
+    "Interrupted": "dovetail.errors",
     "InvalidParams": "dovetail.errors",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
+    "NeedsLogin": "dovetail.errors",
+    "NoCommonRevision": "dovetail.errors",
+    "NotFound": "dovetail.errors",
+    "NotMCP": "dovetail.errors",
+    "NotOffered": "dovetail.errors",
     "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
+    "Pending": "dovetail.client.rounds",
     "Progress": "dovetail.server.streaming",
+    "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
+    "RateLimited": "dovetail.errors",
+    "ReadResourceResult": "dovetail.wire.resources",
+    "RequestTimeout": "dovetail.errors",
+    "Resource": "dovetail.wire.resources",
     "ResourceContents": "dovetail.wire.content",
     "ResourceLink": "dovetail.wire.content",
     "ResourceNotFound": "dovetail.errors",
+    "ResourceTemplate": "dovetail.wire.resources",
+    "ResultError": "dovetail.errors",
+    "Root": "dovetail.wire.roots",
     "Roots": "dovetail.server.asking",
     "Sample": "dovetail.server.asking",
     "Server": "dovetail.serve",
+    "SyncClient": "dovetail.connect",
     "TextContent": "dovetail.wire.content",
+    "Timeouts": "dovetail.protocol.limits",
+    "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "TransportError": "dovetail.errors",
+    "Unauthorized": "dovetail.errors",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "tool": "dovetail.server.marks",

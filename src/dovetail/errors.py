@@ -15,22 +15,68 @@ MCPError
 │   ├── UnsupportedRevision  -32022
 │   └── Busy                 429, with a time after which to try again
 ├── PeerError                theirs, received: code, message, data
+│   ├── NotFound             there is no such tool, resource or prompt
+│   ├── Unauthorized         the server wants to know who asks
+│   └── RateLimited          too much at once; the same request may succeed later
 ├── TransportError           no code
-│   ├── Disconnected
-│   └── CannotStart          a server's process did not come to life
+│   ├── CannotStart          the server's process did not come up
+│   ├── CannotConnect        nothing could be reached; nothing was sent
+│   ├── HttpError            an HTTP status nobody asked for
+│   ├── NotMCP               what answers there is no MCP server
+│   ├── NoCommonRevision     the two sides share no revision of the protocol
+│   ├── RequestTimeout       a limit of time passed
+│   └── Disconnected         the other side is gone
+│       └── Interrupted      it went while it may have been at work on the request
 ├── AuthError                no code: an HTTP status carries it
-│   └── Denied
+│   ├── Denied               ours to send
+│   ├── NeedsLogin           401, received
+│   └── Forbidden            403, received
+├── NotOffered               the server did not declare what this needs
+├── AnswerError              a question of the server could not be answered
+├── ResultError              the result is not what the tool or the method promises
 └── ToolError                raised by an author: becomes an error result the model reads
     ├── Declined             the user said no
     └── Dismissed            the user closed the question
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Self
+
+_STDERR_SHOWN: Final = 1200
 
 
 class MCPError(Exception):
-    """The root of every exception dovetail raises on purpose."""
+    """The root of every exception dovetail raises on purpose.
+
+    What a client raises says where it happened: `server`, `step`, `revision`, and, where there is one, the HTTP
+    `status`, the process's `exit_code` and last `stderr`, and a `hint` what to try next.
+    """
+
+    server: str | None = None
+    step: str | None = None
+    revision: str | None = None
+    status: int | None = None
+    exit_code: int | None = None
+    stderr: str | None = None
+    hint: str | None = None
+
+    def at(self, **facts: Any) -> Self:
+        """The same error, told where it happened; what is already known stays."""
+        for name, value in facts.items():
+            if value is not None and getattr(self, name) is None:
+                setattr(self, name, value)
+        return self
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.server, self.step) if part)
+        text = super().__str__()
+        lines = [f"{where}: {text}" if where else text]
+        if self.stderr:
+            lines.append("the server's last words on stderr:")
+            lines += [f"  {line}" for line in self.stderr[-_STDERR_SHOWN:].splitlines()]
+        if self.hint:
+            lines.append(f"try: {self.hint}")
+        return "\n".join(lines)
 
 
 class ProtocolError(MCPError):
@@ -151,16 +197,63 @@ class PeerError(MCPError):
         self.data = data
 
 
+class NotFound(PeerError):
+    """The server has no tool, resource or prompt of that name."""
+
+
+class Unauthorized(PeerError):
+    """The server wants to know who asks, and says so inside the protocol."""
+
+
+class RateLimited(PeerError):
+    """The server has too much to do; the same request may succeed later, in `retry_after` seconds if it said so."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds to wait, where the server named them."""
+        wait = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
+        return wait / 1000 if isinstance(wait, int | float) else None
+
+
 class TransportError(MCPError):
     """The channel failed; nothing was said about the request itself."""
 
 
-class Disconnected(TransportError):
-    """The other side is gone."""
-
-
 class CannotStart(TransportError):
-    """The process of a server did not come to life; the text says which command, why, and what to try."""
+    """The server's process could not be started, or ended before it could be used."""
+
+
+class CannotConnect(TransportError):
+    """Nothing could be reached under the address; nothing was sent."""
+
+
+class HttpError(TransportError):
+    """An HTTP status that is no answer; `body` is the beginning of what came with it."""
+
+    body: str = ""
+    retry_after: float | None = None
+
+
+class NotMCP(TransportError):
+    """Something answers under the address, but it does not speak this protocol."""
+
+
+class NoCommonRevision(TransportError):
+    """The two sides share no revision of the protocol."""
+
+
+class RequestTimeout(TransportError):
+    """A limit of time passed; the server was told that the answer is no longer wanted."""
+
+
+class Disconnected(TransportError):
+    """The other side is gone; `sent` tells whether any of the request may have reached it."""
+
+    sent: bool = True
+
+
+class Interrupted(Disconnected):
+    """The connection was lost while the server may have been at work: the call was not repeated."""
 
 
 class AuthError(MCPError):
@@ -176,8 +269,37 @@ class Denied(AuthError):
         self.challenge = challenge or ("Bearer" if status == 401 else "")
 
 
+class NeedsLogin(AuthError):
+    """The server asks for credentials: 401. `challenge` is what it says about them."""
+
+    challenge: str = ""
+
+
+class Forbidden(AuthError):
+    """The credentials do not suffice: 403. `challenge` is what the server says about them."""
+
+    challenge: str = ""
+
+
+class NotOffered(MCPError):
+    """The server did not declare what this needs; nothing was sent."""
+
+
+class AnswerError(MCPError):
+    """A question of the server could not be answered: nobody handles it, or the answer does not fit it."""
+
+
+class ResultError(MCPError):
+    """What the server answered is not what the method, or the tool's own schema, promises."""
+
+
 class ToolError(MCPError):
-    """Raise this from a tool to tell the model what went wrong, in your words."""
+    """Raise this from a tool to tell the model what went wrong, in your words.
+
+    A client raises it when a tool failed; `result` is then the whole result.
+    """
+
+    result: Any = None
 
 
 class Declined(ToolError):

@@ -50,9 +50,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     hard_stop: float = 10.0  # then the process ends whatever happens
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"the limit {name} must not be negative")
+        _positive(self)
 
 
 class FetchLimits(Struct, frozen=True, kw_only=True):
@@ -70,3 +68,43 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
                 raise ValueError(f"the limit {name} must be at least 1")
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """How long to wait. The limits of a request count from the last sign of life; `total` counts from its beginning."""
+
+    connect: float = 10.0  # to reach the server
+    probe: float = 2.0  # for an answer to the first question, before an older way to open is tried beside it
+    initialize: float = 30.0  # to start the server and agree with it
+    call: float = 60.0  # tools/call; progress extends it
+    read: float = 30.0  # everything else that is asked
+    total: float = 600.0  # of one request, however much progress it makes
+    close: float = 5.0  # to leave a server in an orderly way; a process has its own times
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """What a server may send or ask; give `Client(limits=ClientLimits(...))` those you want otherwise."""
+
+    answer: int = 32 * MiB  # one HTTP answer after decompression, one event, one line
+    pages: int = 100  # of one list
+    items: int = 10_000  # of one list
+    rounds: int = 10  # of questions within one request
+    questions: int = 32  # in one round, or open at the same time
+    waiting: int = 1000  # messages a slow handler of ours has not yet seen; the oldest give way
+    cached: int = 256  # results kept
+    retries: int = 2  # of a request that is safe to repeat
+    reconnects: int = 5  # of a stream, without progress
+    reconnect_after: float = 0.5  # at least, whatever the server says; doubling up to
+    reconnect_most: float = 30.0
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+
+def _positive(limits: Struct) -> None:
+    for name in limits.__struct_fields__:
+        if not getattr(limits, name) >= 0:
+            raise ValueError(f"the limit {name} must not be negative")

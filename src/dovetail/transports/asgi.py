@@ -130,7 +130,7 @@ class Endpoint:
             return await authenticate(request.headers)
         except Denied as denied:
             challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
-            raise Refusal(denied.status, str(denied), challenge) from None
+            raise Refusal(denied.status or 401, str(denied), challenge) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
             raise Refusal(500, "The caller could not be identified; the server's log says why") from None

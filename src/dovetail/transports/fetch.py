@@ -19,7 +19,8 @@ from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports import proxies
 from dovetail.transports.dial import dial
-from dovetail.transports.http1 import BadReply, Broken, Connection, Reply, TooLarge
+from dovetail.transports.http1 import Broken, Connection, Reply
+from dovetail.transports.inflate import BadReply, TooLarge
 from dovetail.transports.proxies import Proxy
 
 __all__ = ["BadReply", "Broken", "FetchLimits", "Fetcher", "Reply", "TooLarge", "Unreachable"]
@@ -27,8 +28,11 @@ __all__ = ["BadReply", "Broken", "FetchLimits", "Fetcher", "Reply", "TooLarge", 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NAME = re.compile(r"[a-z0-9_.-]+")
 _UNFIT = re.compile(r"[\x00-\x20\x7f]")
-# Written by the client itself: a second opinion on them could make one request look like two.
-_OWN = {b"host", b"content-length", b"transfer-encoding", b"connection", b"expect", b"upgrade", b"te", b"trailer"}
+# A second opinion on these could make one request look like two, or tell the target what is for the proxy.
+_OWN = {
+    b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
+    b"transfer-encoding", b"upgrade",
+}  # fmt: skip
 _REMEMBERED = 256  # routes, and names of headers
 
 
@@ -113,7 +117,7 @@ class Fetcher:
             self._sweeper.cancel()
             self._sweeper = None
         for connection in tuple(self._origins):
-            connection.drop(Broken("The client was closed", sent=True, head=False))
+            connection.drop("was closed by this side")
         while self._waiting:
             self._wake()
         if self._origins:
@@ -196,7 +200,9 @@ class Fetcher:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if turn.cancelled():
+                    self._waiting.remove(turn)
+                else:
                     self._wake()
                 raise
             if connection := self._reusable(origin):
@@ -205,12 +211,14 @@ class Fetcher:
 
     async def _open(self, origin: Origin) -> Connection:
         assert self._loop is not None
-        self._opening += 1
         connection = Connection(self._loop, self._limits, self._done, self._lost)
+        # Loading the certificates of this machine, once, takes time that is not the server's.
+        tls = self._context() if origin.scheme == "https" else None
         time = asyncio.timeout(self._connect_time)
+        self._opening += 1
         try:
             async with time:
-                await self._reach(origin, connection)
+                await self._reach(origin, connection, tls)
         except OSError as fault:
             if time.expired():
                 raise Unreachable(f"No connection to {origin.address} in {self._connect_time:g} s") from None
@@ -224,9 +232,8 @@ class Fetcher:
             raise Unreachable("The client is closed")
         return connection
 
-    async def _reach(self, origin: Origin, connection: Connection) -> None:
+    async def _reach(self, origin: Origin, connection: Connection, tls: ssl.SSLContext | None) -> None:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
-        tls = self._context() if origin.scheme == "https" else None
         # TLS knows host names without the zone of a link-local address and without the dot of the root.
         name = origin.host.partition("%")[0].rstrip(".") if tls else None
         raw = await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port)
@@ -237,11 +244,13 @@ class Fetcher:
             try:
                 transport = await loop.start_tls(tunnel.transport, connection, tls, server_hostname=name)
                 if transport is None:
-                    raise ConnectionResetError
+                    raise ConnectionResetError("it was closed at once")
             except BaseException:
                 tunnel.abort()
                 raise
             connection.connection_made(transport)
+        if connection.transport.is_closing():
+            raise ConnectionResetError("it was closed at once")
         self._origins[connection] = origin
 
     async def _tunnel(self, raw: socket.socket, origin: Origin, proxy: Proxy) -> Connection:
@@ -260,6 +269,10 @@ class Fetcher:
         if not 200 <= reply.status < 300:
             tunnel.abort()
             raise Unreachable(f"No connection to {where}: {named} answered {reply.status}")
+        # The target speaks second in TLS: what is here already did not come from it.
+        if tunnel.dead:
+            tunnel.abort()
+            raise Unreachable(f"No connection to {where}: {named} closed the tunnel or spoke in the target's place")
         return tunnel
 
     def _context(self) -> ssl.SSLContext:
@@ -330,7 +343,7 @@ def _parse(url: str) -> tuple[str, str, int, str]:
     port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else 80
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
-        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]|\\^`{}\"<>")
+        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
     return parts.scheme, _host(parts.hostname or ""), port, path
 
 

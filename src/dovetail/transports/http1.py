@@ -7,7 +7,6 @@ connection is lost.
 import asyncio
 import select
 import sys
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from io import BytesIO
@@ -17,8 +16,8 @@ import httptools
 
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
+from dovetail.transports.inflate import BadReply, Inflater, TooLarge
 
-_STEP = 64 * 1024  # of decompressed bytes at a time
 _PIECE = 64  # what a queued piece of a body weighs beside its bytes
 
 
@@ -31,31 +30,13 @@ class Broken(TransportError):
         self.head = head
 
 
-class TooLarge(TransportError):
-    """The reply is larger than its limit."""
-
-
-class BadReply(TransportError):
-    """What came back is not a well-formed HTTP/1.1 reply."""
-
-
 class Reply:
     """A reply whose head has arrived. The body is read whole with `read`, or piece by piece by iterating."""
 
     __slots__ = (
-        "_connection",
-        "_done",
-        "_fault",
-        "_inflater",
-        "_limits",
-        "_loop",
-        "_queue",
-        "_queued",
-        "_waiter",
-        "headers",
-        "status",
-        "url",
-    )
+        "_connection", "_done", "_fault", "_inflater", "_limits", "_loop", "_queue", "_queued", "_waiter", "headers",
+        "status", "url",
+    )  # fmt: skip
 
     def __init__(self, url: str, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
         self.url = url
@@ -79,17 +60,16 @@ class Reply:
             TooLarge: it is larger than the limit.
             Broken, BadReply: it did not come to its end.
         """
-        limit = self._limits.body
-        declared = self.headers.get(b"content-length", b"")
-        if self._inflater is None and declared and int(declared) > limit and self._connection is not None:
-            raise self._give_up(TooLarge(f"The reply is {int(declared)} bytes, more than {limit}"))
-        if self._done and len(self._queue) == 1 and self._inflater is None:
-            return self._take()
-        body, size = BytesIO(), 0
+        if self._inflater is None:
+            declared = int(self.headers.get(b"content-length", 0))
+            if declared > self._limits.body and not self._done:
+                raise self._give_up(TooLarge(f"The reply is longer than {self._limits.body} bytes: {declared}"))
+            if self._done and len(self._queue) == 1 and len(self._queue[0]) <= self._limits.body:
+                return self._take()
+        body = BytesIO()
         async for piece in self:
-            size += len(piece)
-            if size > limit:
-                raise self._give_up(TooLarge(f"The reply is more than {limit} bytes"))
+            if body.tell() + len(piece) > self._limits.body:
+                raise self._give_up(TooLarge(f"The reply is longer than {self._limits.body} bytes"))
             body.write(piece)
         return body.getvalue()
 
@@ -112,8 +92,7 @@ class Reply:
     def close(self) -> None:
         """Want no more. If the body is not complete, the connection is dropped, which cancels the request."""
         if self._connection is not None:
-            self._connection.abort()
-            self.fail(Broken("The reply was closed before its end", sent=True, head=self.status > 0))
+            self._connection.drop("was closed by this side")
         self._queue.clear()
         self._queued = 0
 
@@ -194,80 +173,13 @@ class Reply:
         return fault
 
 
-class Inflater:
-    """Undoes gzip or deflate in steps of bounded size, and refuses what grows out of proportion."""
-
-    __slots__ = ("_given", "_gzip", "_limits", "_made", "_more", "_stream", "_tail")
-
-    def __init__(self, *, gzip: bool, limits: FetchLimits) -> None:
-        self._gzip = gzip
-        self._limits = limits
-        self._stream: zlib._Decompress | None = None  # pyright: ignore[reportPrivateUsage]
-        self._tail = b""
-        self._more = False
-        self._given = 0
-        self._made = 0
-
-    def give(self, piece: bytes) -> None:
-        """The next piece of what was received; `take` has said before that it needs one."""
-        if self._stream is None:
-            # Some senders leave the zlib frame away from deflate. Its first byte ends in 8, which a bare stream's,
-            # padded with zeros, never does.
-            self._stream = zlib.decompressobj(31 if self._gzip else 15 if piece[0] & 15 == 8 else -15)
-        self._tail = piece
-        self._more = True
-        self._given += len(piece)
-
-    def take(self) -> bytes:
-        """The next piece of the body, or nothing if more has to be given."""
-        stream = self._stream
-        if stream is None:
-            return b""
-        piece = b""
-        while self._more and not piece:
-            try:
-                piece = stream.decompress(self._tail, _STEP)
-            except zlib.error:
-                raise BadReply("The compressed body of the reply is damaged") from None
-            self._tail = stream.unconsumed_tail
-            self._more = bool(self._tail) or len(piece) == _STEP
-            if stream.unused_data:
-                raise BadReply("The compressed body of the reply has something behind its end")
-        self._made += len(piece)
-        if self._made > self._limits.ratio_from and self._made > self._limits.ratio * self._given:
-            raise TooLarge(f"The compressed reply grows more than {self._limits.ratio} times")
-        return piece
-
-    def check_end(self) -> None:
-        """The body is complete; so must be the stream. An empty body is nobody's stream."""
-        if self._stream is not None and not self._stream.eof:
-            raise BadReply("The compressed body of the reply is cut off")
-
-
 class Connection(asyncio.Protocol):
     """One connection. `done` is called when a reply is complete, with whether another request may follow."""
 
     __slots__ = (
-        "_bodiless",
-        "_closed",
-        "_count",
-        "_done",
-        "_fault",
-        "_loop",
-        "_lost",
-        "_parser",
-        "_paused",
-        "_poll",
-        "_quiet",
-        "_reply",
-        "_reusable",
-        "_size",
-        "_spoilt",
-        "_transport",
-        "_until_end",
-        "idle_since",
-        "limits",
-    )
+        "_bodiless", "_closed", "_count", "_done", "_fault", "_loop", "_lost", "_parser", "_paused", "_poll", "_quiet",
+        "_reply", "_reusable", "_size", "_spoilt", "_transport", "_until_end", "idle_since", "limits",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -303,12 +215,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def dead(self) -> bool:
-        """Whether the other side has closed, or said something unasked: the loop may not have told us yet."""
-        return self._closed or self._spoilt or self.transport.is_closing() or self._poll()
+        """Whether a quiet connection has ended or said something unasked, also if the loop has yet to tell us."""
+        return self._closed or self.transport.is_closing() or self._poll()
 
     async def send(self, request: bytes, url: str, *, bodiless: bool = False) -> Reply:
         """Write a request in one piece and wait for the head of the reply. `bodiless`: a body cannot follow it."""
-        if self.dead:
+        if self._closed or self.transport.is_closing():
             self.abort()
             raise Broken("The connection was closed before the request", sent=False, head=False)
         self._reply = reply = Reply(url, self, self._loop)
@@ -328,18 +240,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def drop(self, fault: TransportError) -> None:
-        """Close, and let whoever waits for a reply know why."""
-        reply = self._reply
-        self.abort()
-        if reply is not None:
-            reply.fail(fault)
+    def drop(self, how: str) -> None:
+        """Close, and let whoever waits for a reply know how that came."""
+        if self._reply is not None:
+            head = self._reply.status > 0
+            where = "in the middle of the reply" if head else "before it replied"
+            self._fail(Broken(f"The connection {how} {where}", sent=True, head=head))
+        else:
+            self.abort()
 
     def resume(self) -> None:
         """Read on."""
         if self._paused:
             self._paused = False
-            self.transport.resume_reading()
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
     # asyncio calls these.
 
@@ -364,7 +279,7 @@ class Connection(asyncio.Protocol):
             # Complete. What came behind it, if anything did, nobody asked for.
             self._finish()
         elif fault is not None:
-            self.drop(fault)
+            self._fail(fault)
 
     def eof_received(self) -> None:
         if self._reply is not None and self._until_end:
@@ -374,11 +289,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._parser = None  # which refers to this object
-        if self._reply is not None:
-            how = "was lost" if exc is not None else "was closed by the server"
-            head = self._reply.status > 0
-            where = "in the middle of the reply" if head else "before it replied"
-            self.drop(Broken(f"The connection {how} {where}", sent=True, head=head))
+        self.drop("was lost" if exc is not None else "was closed by the server")
         self._lost(self)
 
     # The parser calls these.
@@ -444,8 +355,15 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         self.resume()
-        usable = not self._spoilt and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
-        self._done(self, self._reusable and usable)
+        if self._spoilt:
+            self.abort()
+        self._done(self, self._reusable and not self._closed and not self.transport.get_write_buffer_size())
+
+    def _fail(self, fault: TransportError) -> None:
+        reply = self._reply
+        self.abort()
+        if reply is not None:
+            reply.fail(fault)
 
     def _refuse(self, fault: TransportError) -> None:
         self._fault = fault

@@ -105,10 +105,15 @@ def _refuse_depth(value: Any) -> None:
 
 
 def _refuse_members(data: bytes) -> None:
+    if beyond_members(data, MAX_MEMBERS):
+        raise ParseError(f"Parse error: more than {MAX_MEMBERS} members")
+
+
+def beyond_members(data: bytes, limit: int) -> bool:
+    """Whether a JSON text has more members and items than this."""
     # Each match goes on where the last one ended: searching for the next would be quadratic in a broken string.
     matches = iter(_UP_TO_COMMA.scanner(data).match, None)  # pyright: ignore[reportAttributeAccessIssue]
-    if next(islice(matches, MAX_MEMBERS - 1, None), None) is not None:
-        raise ParseError(f"Parse error: more than {MAX_MEMBERS} members")
+    return next(islice(matches, limit - 1, None), None) is not None
 
 
 def _refuse_digits(data: bytes) -> None:

@@ -1,0 +1,1 @@
+"""The caller: one server at the other end, whatever it speaks."""

@@ -1,0 +1,193 @@
+"""The user's handlers for what a server may ask: forms, visits to a URL, a model, roots. Both eras end up here.
+
+What is declared to the server is exactly what there are handlers for. An answer is checked against the schema it was
+asked with before it leaves; a URL is never opened here, and only handed on if it is one a browser should open.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from dovetail.client.checking import Unusable, compile_schema, with_defaults
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound, ResultError, clip
+from dovetail.wire.codec import convert, plain
+from dovetail.wire.content import TextContent
+from dovetail.wire.elicitation import ElicitParams, ElicitResult
+from dovetail.wire.incoming import body
+from dovetail.wire.inputs import InputRequest
+from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
+from dovetail.wire.roots import ListRootsResult, Root
+from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
+from dovetail.wire.shape import Result
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
+SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]
+RootsGiven: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
+
+
+class Answering:
+    """What this client can be asked, and who answers."""
+
+    def __init__(
+        self,
+        *,
+        elicit: ElicitHandler | None = None,
+        elicit_url: ElicitHandler | None = None,
+        sample: SampleHandler | None = None,
+        roots: RootsGiven | None = None,
+    ) -> None:
+        self._elicit = elicit
+        self._elicit_url = elicit_url
+        self._sample = sample
+        self._roots = roots
+
+    def capabilities(self) -> ClientCapabilities:
+        """What the handlers stand for."""
+        elicitation = None
+        if self._elicit is not None or self._elicit_url is not None:
+            elicitation = ElicitationCapability(
+                form={} if self._elicit is not None else None, url={} if self._elicit_url is not None else None
+            )
+        return ClientCapabilities(
+            elicitation=elicitation,
+            sampling=SamplingCapability(tools={}) if self._sample is not None else None,
+            roots=RootsCapability(list_changed=True) if self._roots is not None else None,
+        )
+
+    async def answer(self, method: str, params: Any) -> Result:
+        """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
+        match method:
+            case "elicitation/create" | "elicitation/createDialog":
+                return await self._elicited(_typed(params, ElicitParams, method))
+            case "sampling/createMessage" if self._sample is not None:
+                return await self._sampled(_typed(params, CreateMessageParams, method), self._sample)
+            case "roots/list" if self._roots is not None:
+                return await self._listed(self._roots)
+            case _:
+                raise MethodNotFound(method)
+
+    async def answer_all(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """The answers to the questions of one round, one after the other: there is one user."""
+        answers: dict[str, Any] = {}
+        for key, question in questions.items():
+            try:
+                answers[key] = plain(await self.answer(question.method, question.params))
+            except MethodNotFound:
+                raise AnswerError(f"nothing here answers {clip(question.method)}").at(hint=_hint(question)) from None
+            except InvalidParams as exc:
+                raise AnswerError(exc.message) from None
+        return answers
+
+    # Forms and visits
+
+    async def _elicited(self, question: ElicitParams) -> ElicitResult:
+        handler = self._elicit if question.mode == "form" else self._elicit_url
+        if handler is None:
+            raise MethodNotFound(f"elicitation/create in {question.mode} mode")
+        if question.mode == "url" and not presentable(question.url or ""):
+            raise InvalidParams("Invalid params: url must be https, or http on this machine")
+        try:
+            given = await _run(handler, question)
+        except Declined:
+            return ElicitResult(action="decline")
+        except Dismissed:
+            return ElicitResult(action="cancel")
+        return _accepted(question, given)
+
+    async def _sampled(self, question: CreateMessageParams, handler: SampleHandler) -> CreateMessageResult:
+        given = await _run(handler, question)
+        if isinstance(given, str):
+            return CreateMessageResult(role="assistant", content=TextContent(text=given), model="unknown")
+        if not isinstance(given, CreateMessageResult):
+            raise AnswerError(f"the sample handler must return a CreateMessageResult or text, not {_kind(given)}")
+        return given
+
+    async def _listed(self, given: RootsGiven) -> ListRootsResult:
+        listed: Any = await _run(given) if callable(given) else given
+        return ListRootsResult(roots=[_root(one) for one in listed])
+
+
+def _typed(params: Any, kind: type[Any], method: str) -> Any:
+    try:
+        if isinstance(params, dict):
+            return convert(params, kind)
+        return body(params, kind, method)
+    except ResultError as exc:
+        raise InvalidParams(f"Invalid params: {exc}") from None
+
+
+def _accepted(question: ElicitParams, given: Any) -> ElicitResult:
+    if isinstance(given, ElicitResult) and given.action != "accept":
+        return given
+    if given is None and question.mode == "form":
+        return ElicitResult(action="decline")
+    if question.mode == "url":
+        return ElicitResult(action="decline" if given is False else "accept")
+    content = plain(given.content or {} if isinstance(given, ElicitResult) else given)
+    if not isinstance(content, dict):
+        raise AnswerError(f"the elicit handler must return the fields of the form, not {_kind(given)}")
+    schema = question.requested_schema or {}
+    filled = with_defaults(schema, content)
+    _check(schema, filled)
+    return ElicitResult(action="accept", content=filled)
+
+
+def _check(schema: dict[str, Any], content: dict[str, Any]) -> None:
+    try:
+        fault = compile_schema(schema).check(content)
+    except Unusable:
+        return  # nothing can be said about it
+    if fault is not None:
+        raise AnswerError(f"the answer does not fit the form: {fault}")
+
+
+def presentable(url: str) -> bool:
+    """Whether a URL may be shown to a user to open: https, or http on this machine, and nothing hidden in it."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if not host or not url.isprintable() or parts.username is not None:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
+
+
+async def _run(handler: Callable[..., Any], *args: Any) -> Any:
+    """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+        return await handler(*args)
+    made = await asyncio.to_thread(handler, *args)
+    return await made if inspect.isawaitable(made) else made
+
+
+def _root(given: Any) -> Root:
+    match given:
+        case Root():
+            return given
+        case Path():
+            return Root(uri=given.absolute().as_uri(), name=given.name or None)
+        case str() if "://" in given:
+            return Root(uri=given)
+        case str():
+            return _root(Path(given))
+        case _:
+            raise AnswerError(f"a root must be a path, a URI or a Root, not {_kind(given)}")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _hint(question: InputRequest) -> str:
+    name = {
+        "elicitation/create": "elicit_url" if (question.params or {}).get("mode") == "url" else "elicit",
+        "sampling/createMessage": "sample",
+        "roots/list": "roots",
+    }.get(question.method)
+    return f"pass {name}= to the client" if name else "ask the server's author what it needs"

@@ -1,0 +1,463 @@
+"""Client: one typed coroutine per method, whatever the server speaks and however it is reached.
+
+Knows no transport: it is given a function that makes a channel. May be opened in one task and closed in another, used
+by many tasks, and called from the loops of other threads; its work is done on the loop it was opened on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Self, TypeVar, overload
+
+from dovetail.client.answering import Answering, ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.clock import Progress
+from dovetail.client.conversation import Conversation
+from dovetail.client.keeping import Keeper
+from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
+from dovetail.client.mailbox import Mailbox
+from dovetail.client.opening import Identity, Opening
+from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
+from dovetail.client.rounds import Pending
+from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.errors import MCPError, NotOffered, ResultError
+from dovetail.protocol.channel import Channel
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.probe import Era, check_wishes
+from dovetail.wire.completion import Completion
+from dovetail.wire.incoming import body, plain
+from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.methods import METHODS
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from dovetail.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from dovetail.wire.shape import replace
+from dovetail.wire.subscriptions import SubscriptionFilter
+from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
+
+T = TypeVar("T")
+
+# The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
+_ERAS: dict[str, Era] = {}
+_REMEMBERED = 1024
+
+
+class Client:
+    """The caller's side of one server."""
+
+    def __init__(
+        self,
+        dial: Callable[[], Channel],
+        *,
+        name: str,
+        key: str | None,
+        client: Implementation,
+        revision: str | None = None,
+        era: Era | None = None,
+        elicit: ElicitHandler | None = None,
+        elicit_url: ElicitHandler | None = None,
+        sample: SampleHandler | None = None,
+        roots: RootsGiven | None = None,
+        on_log: Callable[[LoggingMessageParams], Any] | None = None,
+        log_level: LoggingLevel | None = None,
+        capabilities: ClientCapabilities | None = None,
+        timeouts: Timeouts | None = None,
+        limits: ClientLimits | None = None,
+        cache: bool = True,
+        check_results: bool = True,
+    ) -> None:
+        check_wishes(revision, era)
+        self.name = name
+        self.timeouts = timeouts or Timeouts()
+        self.limits = limits or ClientLimits()
+        self._dial = dial
+        self._key = key
+        self._revision = revision
+        self._era: Era | None = era
+        self._on_log = on_log
+        self._answering = Answering(elicit=elicit, elicit_url=elicit_url, sample=sample, roots=roots)
+        extra = capabilities or ClientCapabilities()
+        self._identity = Identity(
+            client=client,
+            capabilities=replace(
+                self._answering.capabilities(), experimental=extra.experimental, extensions=extra.extensions
+            ),
+            level=log_level or ("info" if on_log is not None else None),
+        )
+        self._mailbox = Mailbox(self.limits.waiting)
+        self._listeners: set[Listening] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keeper = Keeper(name, self._open, self.limits)
+        self._requesting = Requesting(
+            name,
+            self._keeper,
+            self._answering,
+            self.timeouts,
+            self.limits,
+            cache=cache,
+            check_results=check_results,
+        )
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Open the conversation now; otherwise the first request does."""
+        self._keeper.reopen()
+        await self._here(self._keeper.ready)
+
+    async def close(self) -> None:
+        """Leave the server. From any task or thread, as often as you like; `connect` opens it again."""
+        await self._here(self._close)
+
+    async def _close(self) -> None:
+        for listening in tuple(self._listeners):
+            await listening.aclose()
+        await self._keeper.close()
+        self._mailbox.close()
+        self._requesting.forget()
+        self._loop = None
+
+    async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Do something on the loop this client lives on."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None or self._loop.is_closed():
+            self._loop = loop
+        if self._loop is loop:
+            return await work(*args)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
+
+    async def _open(self) -> Conversation:
+        remembered = None if self._key is None or self._revision or self._era else _ERAS.get(self._key)
+        try:
+            conversation = await self._attempt(remembered or self._era)
+        except MCPError:
+            if remembered is None:
+                raise
+            del _ERAS[self._key or ""]  # it may have become another server
+            conversation = await self._attempt(None)
+        speaker = conversation.speaker
+        if self._key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
+            _ERAS[self._key] = "stateless" if speaker.stateless else "handshake"
+        self._requesting.forget()
+        if self._identity.level is not None:
+            await self._ask_for_logs(conversation, self._identity.level)
+        return conversation
+
+    async def _attempt(self, era: Era | None) -> Conversation:
+        def converse(channel: Channel) -> Conversation:
+            return Conversation(
+                channel, self.name, self._answering, self._mailbox, questions=self.limits.questions, heard=self._heard
+            )
+
+        return await Opening(
+            self._dial, converse, self._identity, self.timeouts, revision=self._revision, era=era
+        ).run()
+
+    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel) -> None:
+        """A stateless request carries the level with it; a handshake session is told once."""
+        speaker = conversation.speaker
+        if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
+            limit = self.timeouts.read
+            await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
+
+    def _heard(self, method: str, params: Any) -> None:
+        """A notification that belongs to no request of its own."""
+        if method in KINDS or method == ACKNOWLEDGED:
+            self._requesting.heard(method)
+            for listening in tuple(self._listeners):
+                listening.hear(method, params)
+        elif method == "notifications/message" and self._on_log is not None:
+            with contextlib.suppress(ResultError):
+                self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
+
+    # What is known of the server
+
+    @property
+    def connected(self) -> bool:
+        """Whether a conversation is open."""
+        return self._keeper.current is not None
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken."""
+        current = self._keeper.current
+        return None if current is None else current.revision
+
+    @property
+    def server(self) -> Implementation | None:
+        """Who the server says it is."""
+        current = self._keeper.current
+        return None if current is None else current.server
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server declared."""
+        current = self._keeper.current
+        return ServerCapabilities() if current is None else current.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        current = self._keeper.current
+        return None if current is None else current.instructions
+
+    async def discover(self) -> DiscoverResult:
+        """What the server speaks and can do."""
+        await self._here(self._keeper.ready)
+        if self._requesting.stateless:
+            return await self._here(self._requesting.cached, METHODS["server/discover"], {})
+        return DiscoverResult(
+            supported_versions=[self.revision or ""], capabilities=self.capabilities, instructions=self.instructions
+        )
+
+    async def ping(self) -> None:
+        """Ask for a sign of life."""
+        await self._here(self._keeper.ready)
+        method = "server/discover" if self._requesting.stateless else "ping"
+        await self._here(self._requesting.once, METHODS[method], {})
+
+    # Tools
+
+    async def list_tools(self) -> list[Tool]:
+        """All tools."""
+        return await self._here(self._requesting.list_tools)
+
+    async def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
+        """One page of tools."""
+        page = await self._here(self._requesting.page, "tools/list", "tools", Tool, cursor)
+        requesting = self._requesting
+        return replace(page, tools=requesting.tools.usable(page.tools, self.name, mirrors=requesting.mirrors))
+
+    @overload
+    async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
+    @overload
+    async def call(self, tool: str, /, **arguments: Any) -> Any: ...
+    async def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+        """Call a tool and get its value; ToolError if it failed.
+
+        `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
+        """
+        result = await self.call_tool(tool, arguments)
+        known = self._requesting.tools.get(tool)
+        wraps = not self._requesting.stateless or (known is not None and known.wraps)
+        try:
+            return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
+        except MCPError as exc:
+            raise exc.at(server=self.name, step=f"tools/call {tool}") from None
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult:
+        """Call a tool and get its whole result, also one that says it failed.
+
+        `timeout` counts from the last sign of life, `total` from the beginning. `progress(done, total, message)` is
+        called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
+        """
+        options = _options(timeout, total, progress, meta, retry)
+        params = {"name": name, "arguments": dict(arguments or {})}
+        return await self._here(self._requesting.through, CALL, params, options)
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult | Pending:
+        """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
+
+        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        """
+        options = _options(timeout, total, progress, meta, retry)
+        params = {"name": name, "arguments": dict(arguments or {})}
+        return await self._here(self._requesting.once, CALL, params, options)
+
+    async def resume(
+        self,
+        pending: Pending,
+        answers: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Go on with what was pending: the result of its method, or a further Pending."""
+        options = _options(timeout, total, progress, meta, None)
+        row, params = METHODS[pending.method], pending.answered(answers)
+        return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    # Resources
+
+    async def list_resources(self) -> list[Resource]:
+        """All resources."""
+        return await self._here(self._requesting.whole, "resources/list", "resources", Resource)
+
+    async def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
+        """One page of resources."""
+        return await self._here(self._requesting.page, "resources/list", "resources", Resource, cursor)
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        """All resource templates."""
+        method, field = "resources/templates/list", "resource_templates"
+        return await self._here(self._requesting.whole, method, field, ResourceTemplate)
+
+    async def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
+        """One page of resource templates."""
+        method, field = "resources/templates/list", "resource_templates"
+        return await self._here(self._requesting.page, method, field, ResourceTemplate, cursor)
+
+    async def read(self, uri: str) -> Any:
+        """What a resource holds: text or bytes, or a list of them where it has several parts."""
+        return contents_of(await self.read_resource(uri))
+
+    async def read_resource(
+        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
+    ) -> ReadResourceResult:
+        """The whole result of reading a resource."""
+        options = _options(timeout, None, None, meta, None)
+        return await self._here(self._requesting.cached, METHODS["resources/read"], {"uri": uri}, options)
+
+    # Prompts and completion
+
+    async def list_prompts(self) -> list[Prompt]:
+        """All prompts."""
+        return await self._here(self._requesting.whole, "prompts/list", "prompts", Prompt)
+
+    async def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
+        """One page of prompts."""
+        return await self._here(self._requesting.page, "prompts/list", "prompts", Prompt, cursor)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> GetPromptResult:
+        """A prompt, filled in."""
+        params: dict[str, Any] = {"name": name}
+        if arguments:
+            params["arguments"] = dict(arguments)
+        options = _options(timeout, None, None, meta, None)
+        return await self._here(self._requesting.through, METHODS["prompts/get"], params, options)
+
+    async def complete(
+        self,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
+        if (prompt is None) == (template is None):
+            raise ValueError("give either prompt= or template=")
+        ref = {"type": "ref/prompt", "name": prompt} if template is None else {"type": "ref/resource", "uri": template}
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        result = await self._here(self._requesting.once, METHODS["completion/complete"], params)
+        return result.completion
+
+    # Changes and the rest
+
+    def listen(
+        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+    ) -> Listening:
+        """Hear of changes: of the lists, and of the resources at these URIs.
+
+        Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
+        """
+        wanted = SubscriptionFilter(
+            tools_list_changed=tools,
+            prompts_list_changed=prompts,
+            resources_list_changed=resources,
+            resource_subscriptions=[*uris] or None,
+        )
+        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners)
+
+    async def subscribe(self, uri: str) -> None:
+        """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        await self._handshake_only("resources/subscribe", {"uri": uri})
+
+    async def unsubscribe(self, uri: str) -> None:
+        """Take back `subscribe`."""
+        await self._handshake_only("resources/unsubscribe", {"uri": uri})
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """The least severity of the log messages wanted from now on."""
+        conversation = await self._here(self._keeper.ready)
+        self._identity = replace(self._identity, level=level)
+        if conversation.speaker is not None and conversation.speaker.stateless:
+            conversation.speaker = self._identity.speaker(conversation.speaker.revision)
+        else:
+            await self._handshake_only("logging/setLevel", {"level": level})
+
+    async def roots_changed(self) -> None:
+        """Tell the server that the roots are others now; a stateless server asks for them each time anyway."""
+        conversation = await self._here(self._keeper.ready)
+        if not self._requesting.stateless:
+            await self._here(conversation.tell, "notifications/roots/list_changed")
+
+    async def shutdown(self) -> None:
+        """Ask a handshake server to end the session, then leave it."""
+        await self._handshake_only("shutdown", {})
+        await self.close()
+
+    async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
+        await self._here(self._keeper.ready)
+        if self._requesting.stateless:
+            raise NotOffered(f"{method} is not part of revision {self.revision}").at(server=self.name)
+        await self._here(self._requesting.once, METHODS[method], params)
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
+        sending = self._requesting.sending(timeout)
+        raw = await self._here(self._keeper.request, method, dict(params or {}), sending)
+        return plain(raw)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification at all, for extensions."""
+        conversation = await self._here(self._keeper.ready)
+        await self._here(conversation.tell, method, dict(params or {}))
+
+
+def _options(
+    timeout: float | None,
+    total: float | None,
+    progress: Progress | None,
+    meta: Mapping[str, Any] | None,
+    retry: bool | None,
+) -> Options:
+    if timeout is None and total is None and progress is None and meta is None and retry is None:
+        return PLAIN
+    return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)

@@ -1,0 +1,259 @@
+"""Conversation: one server, one connection, one revision. It sends, follows the replies, cancels, and times out.
+
+Knows neither what a transport is made of nor what the methods mean. Everything that goes wrong leaves here as one
+exception that says which server and which step.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from dovetail.client.answering import Answering
+from dovetail.client.clock import Clock, Progress
+from dovetail.client.mailbox import Mailbox
+from dovetail.errors import (
+    AnswerError,
+    Busy,
+    Disconnected,
+    InternalError,
+    InvalidRequest,
+    MCPError,
+    ProtocolError,
+    RequestTimeout,
+    ResultError,
+    TransportError,
+    clip,
+)
+from dovetail.protocol.channel import Channel, Headers, Request
+from dovetail.protocol.speaking import Speaker, progress_of, refused
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import encode
+from dovetail.wire.incoming import Incoming, body
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.lifecycle import Implementation, ServerCapabilities
+from dovetail.wire.progress import CancelledParams
+from dovetail.wire.shape import UNSET
+
+log = logging.getLogger("dovetail")
+
+Heard = Callable[[str, Any], None]
+
+_JUNK_SHOWN = 3
+
+
+class Conversation:
+    """The client's relation with one server, from its opening to its loss."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        answering: Answering,
+        mailbox: Mailbox,
+        *,
+        questions: int,
+        heard: Heard,
+    ) -> None:
+        self.channel = channel
+        self.name = name
+        self.speaker: Speaker | None = None
+        self.server: Implementation | None = None
+        self.capabilities = ServerCapabilities()
+        self.instructions: str | None = None
+        self.why_lost: TransportError | None = None
+        self.gone = asyncio.Event()  # set with `why_lost`
+        self.junk_seen = 0
+        self.subscribed: Counter[str] = Counter()  # who listens to which resource
+        self._answering = answering
+        self._mailbox = mailbox
+        self._questions = questions
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._last = 0
+        self._clocks: dict[Id, Clock] = {}
+        self._answers: dict[Any, asyncio.Task[None]] = {}
+
+    # Asking the server
+
+    async def request(
+        self,
+        method: str,
+        params: Any,
+        *,
+        idle: float,
+        total: float,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        headers: Headers = (),
+    ) -> Any:
+        """The result of a request, still raw."""
+        speaker = self.speaker
+        if speaker is None:
+            raise Disconnected("the conversation is not open").at(server=self.name, step=method)
+        self._last = id = self._last + 1
+        request = Request(
+            id,
+            method,
+            speaker.request(id, method, params, meta),
+            [*speaker.headers(method, params), *headers] if speaker.stateless else (),
+            speaker.stateless,
+        )
+        return await self.exchange(request, Clock(idle, total, progress))
+
+    def next_id(self) -> int:
+        """An id for a request made elsewhere."""
+        self._last += 1
+        return self._last
+
+    async def exchange(self, request: Request, clock: Clock) -> Any:
+        """Send a request and return its raw result; an error response is raised."""
+        if self.why_lost is not None:
+            raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
+        self._clocks[request.id] = clock
+        try:
+            async with clock.timeout:
+                message = await self.channel.exchange(request)
+        except TimeoutError:
+            if not clock.timeout.expired():
+                raise
+            self.channel.cancel(request, "timed out")
+            raise self._located(RequestTimeout(clock.verdict()), request.method) from None
+        except asyncio.CancelledError:
+            self.channel.cancel(request, "the caller gave up")
+            raise
+        except MCPError as exc:
+            raise self._located(exc, request.method) from exc.__cause__
+        finally:
+            del self._clocks[request.id]
+        if clock.progress is not None and clock.reported:
+            await self._mailbox.flush()
+        if message.error is not None:
+            raise self._located(refused(self.revision, request.method, message.error), request.method)
+        if message.result is UNSET:
+            raise self._located(ResultError("the response holds neither result nor error"), request.method)
+        return message.result
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken, once that is settled."""
+        return None if self.speaker is None else self.speaker.revision
+
+    def _located(self, exc: MCPError, step: str, *, sent: bool | None = None) -> MCPError:
+        if sent is not None and isinstance(exc, Disconnected):
+            exc.sent = sent
+        facts = self.channel.facts() if isinstance(exc, TransportError) else {}
+        return exc.at(server=self.name, step=step, revision=self.revision, **facts)
+
+    async def tell(self, method: str, params: Any = None) -> None:
+        """Send a notification."""
+        await self.channel.tell(jsonrpc.notice(method, params))
+
+    # What the server says
+
+    def receive(self, message: Incoming) -> None:
+        """A notification, or a request of the server."""
+        method = message.method
+        if method is None:
+            return  # an answer to nothing we asked
+        if message.id is not None:
+            self._question(message.id, method, message.params)
+        elif method == "notifications/progress":
+            self._progress(message.params)
+        elif method == "notifications/cancelled":
+            self._cancelled(message.params)
+        else:
+            self._heard(method, message.params)
+
+    def alive(self, id: Id) -> None:
+        """Something came that belongs to a request."""
+        clock = self._clocks.get(id)
+        if clock is not None:
+            clock.alive()
+
+    def junk(self, text: str) -> None:
+        """Something came that is no message: said a few times, then only counted."""
+        self.junk_seen += 1
+        if self.junk_seen <= _JUNK_SHOWN:
+            more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
+            log.warning("%s wrote something that is no message%s: %s", self.name, more, clip(text, 200))
+
+    def lost(self, why: TransportError) -> None:
+        """The connection is gone."""
+        if self.why_lost is None:
+            self.why_lost = why
+            self.gone.set()
+            for task in self._answers.values():
+                task.cancel()
+
+    def _progress(self, params: Any) -> None:
+        try:
+            token, done, total, text = progress_of(params)
+        except ResultError:
+            return
+        clock = self._clocks.get(token)
+        if clock is not None:
+            clock.alive()
+            if clock.progress is not None:
+                self._mailbox.call(clock.progress, done, total, text)
+
+    def _cancelled(self, params: Any) -> None:
+        try:
+            id = body(params, CancelledParams, "notifications/cancelled").request_id
+        except ResultError:
+            return
+        task = self._answers.get(id) if id is not None else None
+        if task is not None:
+            task.cancel()
+
+    # Questions of the server: handshake revisions ask over the connection
+
+    def _question(self, id: Id, method: str, params: Any) -> None:
+        if method == "ping":
+            self._later(id, self._reply(jsonrpc.result(id, b"{}")))
+        elif self.speaker is not None and self.speaker.stateless:
+            exc = InvalidRequest("Invalid request: a server asks within its result in this revision")
+            self._later(id, self._reply(jsonrpc.refusal(id, exc)))
+        elif len(self._answers) >= self._questions:
+            self._later(None, self._reply(jsonrpc.refusal(id, Busy("Too many questions are open"))))
+        else:
+            self._later(id, self._answer(id, method, params))
+
+    def _later(self, id: Id | None, work: Coroutine[Any, Any, None]) -> None:
+        key: Any = id if id is not None and id not in self._answers else object()
+        task = self._loop.create_task(work)
+        self._answers[key] = task
+        task.add_done_callback(lambda _: self._answers.pop(key, None))
+
+    async def _answer(self, id: Id, method: str, params: Any) -> None:
+        for clock in self._clocks.values():
+            clock.pause()
+        try:
+            answer = await self._answering.answer(method, params)
+            reply = jsonrpc.result(id, encode(answer))
+        except ProtocolError as exc:
+            reply = jsonrpc.refusal(id, exc)
+        except AnswerError as exc:
+            log.error("%s asked %s: %s", self.name, clip(method), exc)
+            reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
+        finally:
+            if len(self._answers) <= 1:
+                for clock in self._clocks.values():
+                    clock.resume()
+        await self._reply(reply)
+
+    async def _reply(self, data: bytes) -> None:
+        try:
+            await self.channel.tell(data)
+        except MCPError as exc:
+            log.warning("%s could not be answered: %s", self.name, exc)
+
+    async def close(self) -> None:
+        """Leave the server."""
+        if self.why_lost is None:
+            self.why_lost = Disconnected("the client was closed")
+            self.gone.set()
+        for task in tuple(self._answers.values()):
+            task.cancel()
+        await self.channel.close()

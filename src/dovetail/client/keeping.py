@@ -1,0 +1,166 @@
+"""Keeping a conversation open: opened once for all who wait, opened again after a loss, closed from anywhere.
+
+Here it is decided what may be sent a second time. A request that may already have run is repeated only if that is safe;
+otherwise its caller is told that it was interrupted.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dovetail.client.clock import Progress
+from dovetail.client.conversation import Conversation
+from dovetail.errors import Disconnected, HttpError, Interrupted, MCPError, RateLimited, RequestTimeout, TransportError
+from dovetail.protocol.channel import Headers
+from dovetail.protocol.limits import ClientLimits
+from dovetail.wire.shape import Struct
+
+# What a proxy or a busy server says when the same request may succeed a moment later.
+TRANSIENT: Final = frozenset({429, 502, 503, 504})
+
+_FIRST_WAIT: Final = 0.2
+_LONGEST_WAIT: Final = 5.0
+
+Open = Callable[[], Any]
+
+
+class Sending(Struct, frozen=True, kw_only=True):
+    """How one request is sent."""
+
+    idle: float
+    total: float
+    progress: Progress | None = None
+    meta: Mapping[str, Any] | None = None
+    safe: bool = False  # whether it may be sent again though it may have run
+
+
+class Keeper:
+    """The one conversation a client has at a time."""
+
+    def __init__(self, name: str, open: Open, limits: ClientLimits) -> None:
+        self._name = name
+        self._open = open
+        self._limits = limits
+        self._current: Conversation | None = None
+        self._opening: asyncio.Task[Conversation] | None = None
+        self._waiters = 0
+        self._failures = 0
+        self._not_before = 0.0
+        self._closed = False
+        self.opened = 0  # how often a conversation has been opened
+
+    @property
+    def current(self) -> Conversation | None:
+        """The conversation, if one is open."""
+        found = self._current
+        return found if found is not None and found.why_lost is None else None
+
+    async def ready(self) -> Conversation:
+        """An open conversation; all who wait for one share one attempt."""
+        found = self._current
+        if found is not None and found.why_lost is None:
+            return found
+        if self._closed:
+            raise Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.get_running_loop().create_task(self._reopen())
+        self._waiters += 1
+        try:
+            return await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            if self._waiters == 1:
+                self._opening.cancel()  # nobody else wants it
+            raise
+        finally:
+            self._waiters -= 1
+
+    async def _reopen(self) -> Conversation:
+        loop = asyncio.get_running_loop()
+        lost, self._current = self._current, None
+        if lost is not None:
+            with contextlib.suppress(MCPError):
+                await lost.close()
+        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+        try:
+            conversation = await self._open()
+        except MCPError:
+            self._failures += 1
+            wait = min(self._limits.reconnect_after * 2 ** (self._failures - 1), _LONGEST_WAIT)
+            self._not_before = loop.time() + wait
+            raise
+        self._failures = 0
+        self._not_before = loop.time() + self._limits.reconnect_after
+        self._current = conversation
+        self.opened += 1
+        return conversation
+
+    async def request(self, method: str, params: Any, sending: Sending, headers: Headers = ()) -> Any:
+        """The raw result of a request, through losses and busy moments where repeating is safe."""
+        attempt = 0
+        while True:
+            conversation = self._current
+            if conversation is None or conversation.why_lost is not None:
+                conversation = await self.ready()
+            try:
+                return await conversation.request(
+                    method,
+                    params,
+                    idle=sending.idle,
+                    total=sending.total,
+                    progress=sending.progress,
+                    meta=sending.meta,
+                    headers=headers,
+                )
+            except (TransportError, RateLimited) as exc:
+                attempt += 1
+                wait = self._pause(exc, attempt, sending.safe)
+                if wait is None:
+                    raise _told(exc, sending.safe) from exc.__cause__
+            await asyncio.sleep(wait)
+
+    def _pause(self, exc: MCPError, attempt: int, safe: bool) -> float | None:
+        """How long to wait before the same request is sent again; None if it must not be."""
+        if attempt > self._limits.retries or isinstance(exc, RequestTimeout) or self._closed:
+            return None
+        if isinstance(exc, Disconnected):
+            return _backoff(attempt) if safe or not exc.sent else None
+        if safe and (isinstance(exc, RateLimited) or exc.status in TRANSIENT):
+            asked = exc.retry_after if isinstance(exc, RateLimited | HttpError) else None
+            return _backoff(attempt) if asked is None else min(asked, _LONGEST_WAIT)
+        return None
+
+    async def close(self) -> None:
+        """Leave the server; nothing is opened after this until `reopen`."""
+        self._closed = True
+        opening, self._opening = self._opening, None
+        if opening is not None and not opening.done():
+            opening.cancel()
+            await asyncio.wait([opening])
+        current, self._current = self._current, None
+        if current is not None:
+            await current.close()
+
+    def reopen(self) -> None:
+        """Allow a closed client to be used again."""
+        self._closed = False
+
+
+def _backoff(attempt: int) -> float:
+    # Jitter, because many callers lose the same server at the same moment.
+    return min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
+
+
+def _told(exc: MCPError, safe: bool) -> MCPError:
+    """A lost connection, told to the caller of a request that may have run."""
+    if safe or not isinstance(exc, Disconnected) or not exc.sent or isinstance(exc, Interrupted):
+        return exc
+    return Interrupted(f"{exc.args[0]}; the request had been sent and may have run: it was not repeated").at(
+        server=exc.server,
+        step=exc.step,
+        revision=exc.revision,
+        exit_code=exc.exit_code,
+        stderr=exc.stderr,
+        hint=exc.hint or "look whether it took effect before calling again, or pass retry=True if it may run twice",
+    )

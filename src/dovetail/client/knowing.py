@@ -1,0 +1,105 @@
+"""What is known of the server's tools from its lists: which headers mirror a call, what a result must look like,
+whether a call may be repeated.
+
+Compiled when first needed; a definition that cannot be used safely costs a warning, never a call.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from dovetail.client.checking import Checker, Unusable, compile_schema
+from dovetail.errors import ResultError, clip
+from dovetail.protocol.channel import Headers
+from dovetail.protocol.headers import HeaderPath, header_paths, param_headers
+from dovetail.wire.shape import UNSET
+from dovetail.wire.tools import CallToolResult, Tool
+
+log = logging.getLogger("dovetail")
+
+
+class Known:
+    """One tool, as far as calling it goes."""
+
+    __slots__ = ("_checker", "_compiled", "headers", "safe", "tool")
+
+    def __init__(self, tool: Tool, headers: tuple[HeaderPath, ...]) -> None:
+        self.tool = tool
+        self.headers = headers
+        hints = tool.annotations
+        self.safe = hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
+        self._compiled = False
+        self._checker: Checker | None = None
+
+    def mirrored(self, arguments: dict[str, Any]) -> Headers:
+        """The headers of a call."""
+        try:
+            return param_headers(self.headers, arguments) if self.headers else ()
+        except ValueError:
+            return ()  # the server will say what is wrong with the argument
+
+    def check(self, result: CallToolResult, server: str) -> None:
+        """Hold a result against the schema the tool promised; ResultError if it breaks the promise."""
+        if self.tool.output_schema is None or result.is_error:
+            return
+        if result.structured_content is UNSET:
+            raise ResultError(f"the tool {clip(self.tool.name)} promises structured content and sent none")
+        checker = self._compile(server)
+        try:
+            fault = checker.check(result.structured_content) if checker is not None else None
+        except Unusable as exc:
+            log.warning("%s: a result of %s is not checked: %s", server, clip(self.tool.name), exc)
+            return
+        if fault is not None:
+            raise ResultError(f"the result of {clip(self.tool.name)} breaks its own schema: {fault}")
+
+    def _compile(self, server: str) -> Checker | None:
+        if not self._compiled:
+            self._compiled = True
+            try:
+                self._checker = compile_schema(self.tool.output_schema)
+            except Unusable as exc:
+                log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
+        return self._checker
+
+    @property
+    def wraps(self) -> bool:
+        """Whether its schema says that the value stands under `result`."""
+        schema = self.tool.output_schema or {}
+        return schema.get("x-fastmcp-wrap-result") is True
+
+
+class Tools:
+    """The tools listed last, by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Known] = {}
+
+    def get(self, name: str) -> Known | None:
+        """The tool of this name, if it was listed."""
+        return self._known.get(name)
+
+    def usable(self, tools: Iterable[Tool], server: str, *, mirrors: bool) -> list[Tool]:
+        """Learn what is listed, and leave out what must not be used.
+
+        One broken header annotation spoils the tool where headers are sent. spec: streamable-http#schema-extension
+        """
+        good: list[Tool] = []
+        for tool in tools:
+            paths: tuple[HeaderPath, ...] = ()
+            if mirrors:
+                try:
+                    paths = header_paths(tool.input_schema)
+                except ValueError as exc:
+                    log.warning("%s: the tool %s is left out: %s", server, clip(tool.name), clip(str(exc), 200))
+                    self._known.pop(tool.name, None)
+                    continue
+            known = self._known.get(tool.name)
+            if known is None or known.tool != tool or known.headers != paths:
+                self._known[tool.name] = Known(tool, paths)
+            good.append(tool)
+        return good
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()

@@ -1,0 +1,221 @@
+"""Hearing of changes: the same call in both eras, taken up again whenever the connection was lost.
+
+After such a gap everything listened to is told once more, because nobody knows what was missed.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Self
+
+from dovetail.client.clock import Clock
+from dovetail.client.conversation import Conversation
+from dovetail.client.keeping import TRANSIENT, Keeper
+from dovetail.errors import CannotConnect, CannotStart, Disconnected, HttpError, MCPError, NotOffered, ResultError
+from dovetail.protocol.channel import Request
+from dovetail.protocol.limits import ClientLimits
+from dovetail.protocol.speaking import Speaker
+from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED, honoured, matcher
+from dovetail.wire.incoming import body
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.shape import Params, Struct
+from dovetail.wire.subscriptions import AcknowledgedParams, SubscriptionFilter
+
+Kind = Literal["tools", "prompts", "resources", "resource"]
+
+KINDS: dict[str, Kind] = {TOOLS: "tools", PROMPTS: "prompts", RESOURCES: "resources", UPDATED: "resource"}
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+
+class Change(Struct, frozen=True):
+    """Something changed: one of the lists, or the resource at `uri`."""
+
+    kind: Kind
+    uri: str | None = None
+    missed: bool = False  # not heard from the server: the connection was lost, and it may have changed meanwhile
+
+
+class Notice(Params):
+    """Any notice of change."""
+
+    uri: str | None = None
+
+
+class Listening:
+    """Changes as they happen: `async for change in ...`, within `async with` to know when it has begun."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        wanted: SubscriptionFilter,
+        limits: ClientLimits,
+        patience: float,
+        listeners: "set[Listening]",
+    ) -> None:
+        self._keeper = keeper
+        self._wanted = wanted
+        self._limits = limits
+        self._patience = patience
+        self._listeners = listeners
+        self._matches = matcher(wanted)
+        self._changes: dict[tuple[Kind, str | None], Change] = {}
+        self._news = asyncio.Event()
+        self._begun: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failed: MCPError | None = None
+        self._id: Id | None = None
+        self._entered = False
+        self._over = False
+        self.honoured: SubscriptionFilter | None = None  # what the server agreed to
+
+    # For the user
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        try:
+            await self._begin()
+            while await self._something():
+                yield self._changes.pop(next(iter(self._changes)))
+        finally:
+            if not self._entered:
+                await self.aclose()
+
+    async def _something(self) -> bool:
+        """Wait for a change; whether there is one."""
+        while not self._changes and not self._over:
+            if self._failed is not None:
+                raise self._failed
+            self._news.clear()
+            await self._news.wait()
+        return bool(self._changes)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        self._over = True
+        self._news.set()
+        self._listeners.discard(self)
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=self._patience)
+
+    # From one connection to the next
+
+    async def _begin(self) -> None:
+        if self._begun is None:
+            loop = asyncio.get_running_loop()
+            self._begun = loop.create_future()
+            self._begun.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._listeners.add(self)
+            self._task = loop.create_task(self._run())
+        await asyncio.shield(self._begun)
+
+    async def _run(self) -> None:
+        fruitless = 0
+        while not self._over:
+            heard = len(self._changes), self.honoured
+            try:
+                await self._listen(await self._keeper.ready())
+            except (Disconnected, CannotConnect, CannotStart, HttpError) as exc:
+                if self.honoured is None or (isinstance(exc, HttpError) and exc.status not in TRANSIENT):
+                    self._fail(exc)
+                    return
+            except MCPError as exc:
+                self._fail(exc)
+                return
+            fruitless = fruitless + 1 if heard == (len(self._changes), self.honoured) else 0
+            if fruitless > self._limits.reconnects:
+                self._fail(Disconnected(f"the server ended the stream {fruitless} times without saying anything"))
+                return
+            wait = min(self._limits.reconnect_after * 2**fruitless, self._limits.reconnect_most)
+            await asyncio.sleep(wait * random.uniform(1.0, 1.2))
+
+    def _fail(self, exc: MCPError) -> None:
+        self._failed = exc
+        self._news.set()
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_exception(exc)
+
+    # What is heard
+
+    def hear(self, method: str, params: Any) -> None:
+        """A notice came to the client; it may be for this listener."""
+        try:
+            if method == ACKNOWLEDGED:
+                told = body(params, AcknowledgedParams, method)
+                if (told.meta or {}).get(SUBSCRIPTION_ID) == self._id:
+                    self._agreed(told.notifications)
+                return
+            notice = body(params, Notice, method)
+        except ResultError:
+            return
+        id = (notice.meta or {}).get(SUBSCRIPTION_ID)
+        if id == self._id if id is not None else self._matches(method, notice.uri):
+            self._note(Change(KINDS[method], notice.uri))
+
+    def _agreed(self, agreed: SubscriptionFilter) -> None:
+        again = self.honoured is not None
+        self.honoured = agreed
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_result(None)
+        if again:
+            self._missed()
+
+    def _missed(self) -> None:
+        for method, kind in KINDS.items():
+            if self._matches(method, None):
+                self._note(Change(kind, missed=True))
+        for uri in self._wanted.resource_subscriptions or ():
+            self._note(Change("resource", uri, missed=True))
+
+    def _note(self, change: Change) -> None:
+        """Those not yet taken are told once each, and the oldest give way."""
+        self._changes.setdefault((change.kind, change.uri), change)
+        if len(self._changes) > self._limits.waiting:
+            del self._changes[next(iter(self._changes))]
+        self._news.set()
+
+    # One connection's worth of listening
+
+    async def _listen(self, conversation: Conversation) -> None:
+        if conversation.speaker is not None and conversation.speaker.stateless:
+            await self._stream(conversation, conversation.speaker)
+        else:
+            await self._subscribe(conversation)
+
+    async def _stream(self, conversation: Conversation, speaker: Speaker) -> None:
+        method, params = "subscriptions/listen", {"notifications": self._wanted}
+        self._id = id = conversation.next_id()
+        request = Request(id, method, speaker.request(id, method, params), speaker.headers(method, params), True)
+        await conversation.exchange(request, Clock())
+
+    async def _subscribe(self, conversation: Conversation) -> None:
+        """A handshake server tells of its lists unasked, of a resource when it was asked to."""
+        agreed = honoured(self._wanted, conversation.capabilities)
+        uris = agreed.resource_subscriptions or []
+        if self._wanted.resource_subscriptions and not uris:
+            raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
+        try:
+            for uri in uris:
+                conversation.subscribed[uri] += 1
+                await self._say(conversation, "resources/subscribe", uri)
+            self._agreed(agreed)
+            await conversation.gone.wait()
+        finally:
+            for uri in uris:
+                conversation.subscribed[uri] -= 1
+                if conversation.why_lost is None and conversation.subscribed[uri] <= 0:
+                    with contextlib.suppress(MCPError):
+                        await self._say(conversation, "resources/unsubscribe", uri)
+
+    async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
+        await conversation.request(method, {"uri": uri}, idle=self._patience, total=self._patience)

@@ -1,0 +1,66 @@
+"""What is waiting for the user's handlers, in order and bounded: a server's flood must not fill this side's memory.
+
+A plain function is called at once; what a coroutine function returns is awaited here, one after the other.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger("dovetail")
+
+
+class Mailbox:
+    """Runs handlers; when they are too slow, the oldest calls give way."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: deque[Coroutine[Any, Any, Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._complained = False
+        self.dropped = 0
+
+    def call(self, handler: Callable[..., Any], *args: Any) -> None:
+        """Call a handler of the user's; what it raises is logged, once."""
+        try:
+            made = handler(*args)
+        except Exception as exc:
+            self._complain(exc)
+            return
+        if inspect.iscoroutine(made):
+            self._add(made)
+
+    def _add(self, work: Coroutine[Any, Any, Any]) -> None:
+        if len(self._waiting) >= self._limit:
+            self._waiting.popleft().close()
+            self.dropped += 1
+        self._waiting.append(work)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            try:
+                await self._waiting.popleft()
+            except Exception as exc:
+                self._complain(exc)
+
+    def _complain(self, exc: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            log.error("a handler of the client failed; later failures are not logged", exc_info=exc)
+
+    async def flush(self) -> None:
+        """Wait until everything posted so far has been handled."""
+        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
+            await asyncio.shield(self._task)
+
+    def close(self) -> None:
+        """Forget what is waiting."""
+        if self._task is not None:
+            self._task.cancel()
+        while self._waiting:
+            self._waiting.popleft().close()

@@ -1,0 +1,204 @@
+"""Requests as the client's methods make them: typed, kept while fresh, gathered page by page, questions answered.
+
+Sits between the surface, which knows the methods, and the keeper, which knows the connection.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from dovetail.client.answering import Answering
+from dovetail.client.caching import Cache
+from dovetail.client.clock import Progress
+from dovetail.client.keeping import Keeper, Sending
+from dovetail.client.knowing import Known, Tools
+from dovetail.client.paging import whole_list, without_malformed
+from dovetail.client.rounds import Pending, decode_result
+from dovetail.errors import AnswerError, HeaderMismatch, PeerError, ResultError
+from dovetail.protocol.channel import Headers
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.wire.incoming import body
+from dovetail.wire.methods import METHODS, Method
+from dovetail.wire.shape import Struct
+from dovetail.wire.tools import CallToolResult, Tool
+
+CALL = METHODS["tools/call"]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a caller wants of one request."""
+
+    timeout: float | None = None  # since the last sign of life
+    total: float | None = None
+    progress: Progress | None = None
+    meta: Mapping[str, Any] | None = None
+    retry: bool | None = None
+
+
+PLAIN = Options()
+
+
+class Requesting:
+    """Makes requests over the keeper's conversation."""
+
+    def __init__(
+        self,
+        name: str,
+        keeper: Keeper,
+        answering: Answering,
+        timeouts: Timeouts,
+        limits: ClientLimits,
+        *,
+        cache: bool,
+        check_results: bool,
+    ) -> None:
+        self._name = name
+        self._keeper = keeper
+        self._answering = answering
+        self._timeouts = timeouts
+        self._limits = limits
+        self._cache = Cache(limits.cached) if cache else None
+        self._check_results = check_results
+        self.tools = Tools()
+
+    def heard(self, method: str) -> None:
+        """A notice of change: what it speaks of is no longer fresh."""
+        if self._cache is not None:
+            self._cache.heard(method)
+
+    def forget(self) -> None:
+        """What was known of the server may no longer be true."""
+        self.tools.clear()
+        if self._cache is not None:
+            self._cache.clear()
+
+    # One request
+
+    async def once(self, row: Method, params: dict[str, Any], options: Options = PLAIN, rounds: int = 0) -> Any:
+        """The result of one request, or a Pending if the server asks instead."""
+        if row is CALL:
+            return await self._call(params, options, rounds)
+        raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+        return self._decoded(raw, row, params, rounds)
+
+    async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
+        """The result of a request, whatever is asked on the way."""
+        result = await self.once(row, params, options)
+        while isinstance(result, Pending):
+            answers = await self._answers(result)
+            result = await self.once(row, result.answered(answers), options, result.rounds)
+        return result
+
+    async def cached(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
+        """As `through`; a fresh result is not asked for again, nor is one that is already on its way."""
+        if self._cache is None or options is not PLAIN:
+            return await self.through(row, params, options)
+        return await self._cache.get(row.name, params, lambda: self.through(row, params))
+
+    def _sending(self, row: Method, options: Options, *, safe: bool) -> Sending:
+        usual = self._timeouts.call if row is CALL else self._timeouts.read
+        idle = usual if options.timeout is None else options.timeout
+        return Sending(
+            idle=idle,
+            total=options.total if options.total is not None else max(self._timeouts.total, idle),
+            progress=options.progress,
+            meta=options.meta,
+            safe=safe if options.retry is None else options.retry,
+        )
+
+    def sending(self, timeout: float | None) -> Sending:
+        """How a request nobody here knows is sent."""
+        return Sending(idle=self._timeouts.call if timeout is None else timeout, total=self._timeouts.total)
+
+    def _decoded(self, raw: Any, row: Method, params: dict[str, Any], rounds: int) -> Any:
+        try:
+            return decode_result(raw, row, params, rounds)
+        except ResultError as exc:
+            raise exc.at(server=self._name, step=row.name) from None
+
+    async def _answers(self, pending: Pending) -> dict[str, Any]:
+        try:
+            if pending.rounds > self._limits.rounds:
+                raise AnswerError(f"it asked in more than {self._limits.rounds} rounds")
+            if len(pending.questions) > self._limits.questions:
+                raise AnswerError(f"it asked {len(pending.questions)} questions at once")
+            if not pending.questions:
+                await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
+            return await self._answering.answer_all(pending.questions)
+        except AnswerError as exc:
+            raise exc.at(server=self._name, step=pending.method) from None
+
+    # Calls
+
+    async def _call(self, params: dict[str, Any], options: Options, rounds: int) -> CallToolResult | Pending:
+        known = self.tools.get(params["name"])
+        sending = self._sending(CALL, options, safe=known is not None and known.safe)
+        try:
+            raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+        except PeerError as exc:
+            if exc.code != HeaderMismatch.code or not self.mirrors:
+                raise
+            # Refused unread, so it may be sent again with the headers of today's definition.
+            # spec: streamable-http#client-behavior
+            known = await self._learn_again(params["name"])
+            raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+        result = self._decoded(raw, CALL, params, rounds)
+        if known is not None and self._check_results and isinstance(result, CallToolResult):
+            try:
+                known.check(result, self._name)
+            except ResultError as exc:
+                raise exc.at(server=self._name, step=CALL.name) from None
+        return result
+
+    async def _learn_again(self, name: str) -> Known | None:
+        if self._cache is not None:
+            self._cache.clear()
+        await self.list_tools()
+        return self.tools.get(name)
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether calls are accompanied by headers."""
+        current = self._keeper.current
+        return current is not None and current.channel.mirrors and self.stateless
+
+    @property
+    def stateless(self) -> bool:
+        """Whether the server speaks the stateless era."""
+        current = self._keeper.current
+        return current is not None and current.speaker is not None and current.speaker.stateless
+
+    # Lists
+
+    async def list_tools(self) -> list[Tool]:
+        """All tools that may be used."""
+        return self.tools.usable(await self.whole("tools/list", "tools", Tool), self._name, mirrors=self.mirrors)
+
+    async def whole(self, method: str, field: str, item: type[Any]) -> list[Any]:
+        """All items of a list."""
+
+        def fetch(cursor: str | None) -> Awaitable[Any]:
+            return self.page(method, field, item, cursor)
+
+        try:
+            return await whole_list(fetch, field, self._limits)
+        except ResultError as exc:
+            raise exc.at(server=self._name, step=method) from None
+
+    async def page(self, method: str, field: str, item: type[Any], cursor: str | None) -> Any:
+        """One page of a list, less what is malformed."""
+        row = METHODS[method]
+        params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+
+        async def fetch() -> Any:
+            raw = await self._keeper.request(method, params, self._sending(row, PLAIN, safe=True))
+            try:
+                return body(raw, row.result or object, f"the result of {method}")
+            except ResultError as exc:
+                return without_malformed(raw, row.result, field, item, self._name, exc)
+
+        return await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+
+
+def _mirrored(known: Known | None, params: dict[str, Any]) -> Headers:
+    return known.mirrored(params["arguments"]) if known is not None and known.headers else ()

@@ -1,0 +1,286 @@
+"""SyncClient: the surface of Client without an event loop in sight. Each method waits for its coroutine."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar, overload
+
+from dovetail.client import blocking
+from dovetail.client.client import Client
+from dovetail.client.clock import Progress
+from dovetail.client.listening import Change, Listening
+from dovetail.client.rounds import Pending
+from dovetail.wire.completion import Completion
+from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
+from dovetail.wire.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
+
+T = TypeVar("T")
+
+
+class SyncListening:
+    """Changes as they happen: `for change in ...`, within `with` to know when it has begun."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening = listening
+
+    def __enter__(self) -> Self:
+        blocking.run(self._listening.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Change]:
+        changes = aiter(self._listening)
+        try:
+            while True:
+                try:
+                    yield blocking.run(_next(changes))
+                except StopAsyncIteration:
+                    return
+        finally:
+            blocking.run(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+
+    def close(self) -> None:
+        """Stop listening."""
+        blocking.run(self._listening.aclose())
+
+
+async def _next(changes: Any) -> Change:
+    return await anext(changes)
+
+
+class SyncClient:
+    """The caller's side of one server, for code that does not await."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Open the conversation now; otherwise the first request does."""
+        blocking.run(self._client.connect())
+
+    def close(self) -> None:
+        """Leave the server; `connect` opens it again."""
+        blocking.run(self._client.close())
+
+    @property
+    def name(self) -> str:
+        """What the server is called in errors and logs."""
+        return self._client.name
+
+    @property
+    def connected(self) -> bool:
+        """Whether a conversation is open."""
+        return self._client.connected
+
+    @property
+    def revision(self) -> str | None:
+        """The revision being spoken."""
+        return self._client.revision
+
+    @property
+    def server(self) -> Implementation | None:
+        """Who the server says it is."""
+        return self._client.server
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server declared."""
+        return self._client.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        return self._client.instructions
+
+    def discover(self) -> DiscoverResult:
+        """What the server speaks and can do."""
+        return blocking.run(self._client.discover())
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        blocking.run(self._client.ping())
+
+    # Tools
+
+    def list_tools(self) -> list[Tool]:
+        """All tools."""
+        return blocking.run(self._client.list_tools())
+
+    def list_tools_page(self, cursor: str | None = None) -> ListToolsResult:
+        """One page of tools."""
+        return blocking.run(self._client.list_tools_page(cursor))
+
+    @overload
+    def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
+    @overload
+    def call(self, tool: str, /, **arguments: Any) -> Any: ...
+    def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+        """Call a tool and get its value; ToolError if it failed.
+
+        `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
+        """
+        return blocking.run(self._client.call(tool, into=into, **arguments))
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult:
+        """Call a tool and get its whole result, also one that says it failed; the options are those of Client's."""
+        return blocking.run(
+            self._client.call_tool(
+                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+            )
+        )
+
+    def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult | Pending:
+        """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere."""
+        return blocking.run(
+            self._client.start_tool(
+                name, arguments, timeout=timeout, total=total, progress=progress, meta=meta, retry=retry
+            )
+        )
+
+    def resume(
+        self,
+        pending: Pending,
+        answers: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        total: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Go on with what was pending: the result of its method, or a further Pending."""
+        return blocking.run(
+            self._client.resume(pending, answers, timeout=timeout, total=total, progress=progress, meta=meta)
+        )
+
+    # Resources
+
+    def list_resources(self) -> list[Resource]:
+        """All resources."""
+        return blocking.run(self._client.list_resources())
+
+    def list_resources_page(self, cursor: str | None = None) -> ListResourcesResult:
+        """One page of resources."""
+        return blocking.run(self._client.list_resources_page(cursor))
+
+    def list_resource_templates(self) -> list[ResourceTemplate]:
+        """All resource templates."""
+        return blocking.run(self._client.list_resource_templates())
+
+    def list_resource_templates_page(self, cursor: str | None = None) -> ListResourceTemplatesResult:
+        """One page of resource templates."""
+        return blocking.run(self._client.list_resource_templates_page(cursor))
+
+    def read(self, uri: str) -> Any:
+        """What a resource holds: text or bytes, or a list of them where it has several parts."""
+        return blocking.run(self._client.read(uri))
+
+    def read_resource(
+        self, uri: str, *, timeout: float | None = None, meta: Mapping[str, Any] | None = None
+    ) -> ReadResourceResult:
+        """The whole result of reading a resource."""
+        return blocking.run(self._client.read_resource(uri, timeout=timeout, meta=meta))
+
+    # Prompts and completion
+
+    def list_prompts(self) -> list[Prompt]:
+        """All prompts."""
+        return blocking.run(self._client.list_prompts())
+
+    def list_prompts_page(self, cursor: str | None = None) -> ListPromptsResult:
+        """One page of prompts."""
+        return blocking.run(self._client.list_prompts_page(cursor))
+
+    def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> GetPromptResult:
+        """A prompt, filled in."""
+        return blocking.run(self._client.get_prompt(name, arguments, timeout=timeout, meta=meta))
+
+    def complete(
+        self,
+        argument: str,
+        value: str,
+        *,
+        prompt: str | None = None,
+        template: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Suggestions for an argument of a prompt, or of a resource template, of which `value` has been typed."""
+        return blocking.run(self._client.complete(argument, value, prompt=prompt, template=template, context=context))
+
+    # Changes and the rest
+
+    def listen(
+        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+    ) -> SyncListening:
+        """Hear of changes: `for change in client.listen(...)`."""
+        return SyncListening(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
+
+    def subscribe(self, uri: str) -> None:
+        """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        blocking.run(self._client.subscribe(uri))
+
+    def unsubscribe(self, uri: str) -> None:
+        """Take back `subscribe`."""
+        blocking.run(self._client.unsubscribe(uri))
+
+    def set_log_level(self, level: LoggingLevel) -> None:
+        """The least severity of the log messages wanted from now on."""
+        blocking.run(self._client.set_log_level(level))
+
+    def roots_changed(self) -> None:
+        """Tell the server that the roots are others now."""
+        blocking.run(self._client.roots_changed())
+
+    def shutdown(self) -> None:
+        """Ask a handshake server to end the session, then leave it."""
+        blocking.run(self._client.shutdown())
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
+        """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
+        return blocking.run(self._client.request(method, params, timeout=timeout))
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Any notification at all, for extensions."""
+        blocking.run(self._client.notify(method, params))

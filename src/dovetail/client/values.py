@@ -1,0 +1,74 @@
+"""From a result to the value a caller wants: structured content if there is any, else text, else the blocks."""
+
+from base64 import b64decode
+from typing import Any
+
+import msgspec
+
+from dovetail.errors import ResultError, ToolError, clip
+from dovetail.wire.content import ResourceContents, TextContent
+from dovetail.wire.incoming import decode_text
+from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.shape import UNSET
+from dovetail.wire.tools import CallToolResult
+
+
+def value_of(result: CallToolResult, *, wraps: bool) -> Any:
+    """The value; ToolError if the tool failed. `wraps`: an object that holds only `result` stands for what it holds."""
+    if result.is_error:
+        raise tool_error(result)
+    structured = result.structured_content
+    if structured is not UNSET and structured is not None:
+        return structured["result"] if wraps and _boxed(structured) else structured
+    if structured is None:
+        return None
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    if len(texts) != len(result.content):
+        return result.content
+    return texts[0] if len(texts) == 1 else None if not texts else "\n".join(texts)
+
+
+def _boxed(value: Any) -> bool:
+    return type(value) is dict and len(value) == 1 and "result" in value
+
+
+def value_as(result: CallToolResult, kind: Any, *, wraps: bool) -> Any:
+    """The value as a given type; ResultError if it does not fit. Text is read as JSON where the type needs that."""
+    value = value_of(result, wraps=wraps)
+    try:
+        return _into(value, kind)
+    except (msgspec.ValidationError, ValueError, TypeError) as exc:
+        if isinstance(value, str) and result.structured_content is UNSET:
+            try:
+                return _into(decode_text(value), kind)
+            except (msgspec.ValidationError, ValueError, TypeError, ResultError):
+                pass
+        raise ResultError(f"the result is no {getattr(kind, '__name__', kind)}: {clip(str(exc), 300)}") from None
+
+
+def _into(value: Any, kind: Any) -> Any:
+    validate = getattr(kind, "model_validate", None)  # pydantic's models, without importing it
+    return validate(value) if validate is not None else msgspec.convert(value, kind)
+
+
+def tool_error(result: CallToolResult) -> ToolError:
+    """The exception an error result stands for, in the tool's own words."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    error = ToolError("\n".join(texts) or "the tool failed without saying why")
+    error.result = result
+    return error
+
+
+def contents_of(result: ReadResourceResult) -> Any:
+    """What a resource holds: text or bytes; a list where it has several parts."""
+    parts = [_part(one) for one in result.contents]
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _part(contents: ResourceContents) -> str | bytes:
+    if contents.blob is None:
+        return contents.text or ""
+    try:
+        return b64decode(contents.blob, validate=True)
+    except ValueError:
+        raise ResultError(f"the contents of {clip(contents.uri)} are not base64") from None

@@ -1,0 +1,86 @@
+"""Channel and Inbox: what a client needs of a transport, and what a transport needs of the client.
+
+A transport carries requests and brings back their responses; everything else that comes in goes to the inbox. It knows
+nothing of what the messages mean beyond that.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dovetail.errors import TransportError
+from dovetail.wire.incoming import Incoming
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.shape import Struct
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Request(Struct, eq=False):
+    """A request on its way: the message as bytes, and the headers that mirror it where there are headers."""
+
+    id: Id
+    method: str
+    body: bytes
+    headers: Headers = ()
+    stateless: bool = False
+
+
+class Inbox(Protocol):
+    """Where a channel puts what nobody asked for."""
+
+    def receive(self, message: Incoming) -> None:
+        """A notification, or a request of the server."""
+        ...
+
+    def alive(self, id: Id) -> None:
+        """Something came that belongs to this request, though not its answer."""
+        ...
+
+    def junk(self, text: str) -> None:
+        """Something came that is no message."""
+        ...
+
+    def lost(self, why: TransportError) -> None:
+        """The channel is gone; nothing more will come."""
+        ...
+
+
+class Channel(Protocol):
+    """One way to a server."""
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether requests are accompanied by headers."""
+        ...
+
+    async def open(self, inbox: Inbox) -> None:
+        """Start or reach the server; CannotStart or CannotConnect if that fails."""
+        ...
+
+    async def exchange(self, request: Request) -> Incoming:
+        """Send a request and wait for its response; TransportError or AuthError if none will come."""
+        ...
+
+    def cancel(self, request: Request, reason: str) -> None:
+        """The answer is no longer wanted: tell the server, without waiting."""
+        ...
+
+    async def tell(self, body: bytes) -> None:
+        """Send a notification, or the answer to a request of the server."""
+        ...
+
+    async def settled(self, revision: str) -> None:
+        """The handshake is over: from now on this revision is spoken."""
+        ...
+
+    async def close(self) -> None:
+        """End it; safe to call twice and from any task."""
+        ...
+
+    def older(self) -> "Channel | None":
+        """The same server by an older transport, where there is one to fall back to."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What is known that helps to understand a failure: `exit_code`, `stderr`."""
+        ...

@@ -1,0 +1,137 @@
+"""How a client writes its requests in each era, and which error a server's refusal is. Pure bytes and values.
+
+The stateless era's `_meta` says the same thing every time, so it is encoded once.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dovetail.errors import MCPError, NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
+from dovetail.protocol.headers import encode_value
+from dovetail.protocol.modern import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
+from dovetail.wire import jsonrpc
+from dovetail.wire.codec import encode
+from dovetail.wire.incoming import Failure, plain
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.lifecycle import ClientCapabilities, Implementation
+from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, PROTOCOL_VERSION
+from dovetail.wire.methods import METHODS
+from dovetail.wire.revisions import DRAFT, stateless
+
+
+class Speaker:
+    """One client's way of speaking one revision."""
+
+    def __init__(
+        self,
+        revision: str,
+        client: Implementation,
+        capabilities: ClientCapabilities,
+        level: LoggingLevel | None = None,
+    ) -> None:
+        self.revision = revision
+        self.stateless = stateless(revision)
+        self._meta: dict[str, Any] = {}
+        if self.stateless:
+            self._meta = {
+                PROTOCOL_VERSION: revision,
+                CLIENT_INFO: client,
+                CLIENT_CAPABILITIES: capabilities,
+            }
+            if level is not None:
+                self._meta[LOG_LEVEL] = level
+        self._inner = encode(self._meta)[1:-1]
+        self._comma = b"," if self._inner else b""
+        self._version = (VERSION_HEADER, revision.encode())
+
+    def request(self, id: Id, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
+        """The message; its progress token is its id, so that a server at work can always say so."""
+        text = encode(id)
+        inner = self._inner if not meta else encode(self._meta | dict(meta))[1:-1]
+        own = encode(params)[:-1] if params else b"{"
+        return b"".join(
+            (
+                b'{"jsonrpc":"2.0","id":',
+                text,
+                b',"method":"',
+                method.encode(),
+                b'","params":',
+                own,
+                b',"_meta":{' if len(own) > 1 else b'"_meta":{',
+                inner,
+                self._comma if not meta else b",",
+                _TOKEN,
+                text,
+                b"}}}",
+            )
+        )
+
+    def headers(self, method: str, params: Any) -> list[tuple[bytes, bytes]]:
+        """The headers that mirror a request of the stateless era. spec: streamable-http#standard-request-headers"""
+        mirrored = [self._version, (METHOD_HEADER, method.encode())]
+        row = METHODS.get(method)
+        if row is not None and row.header is not None:
+            value = params.get(row.header)
+            if isinstance(value, str):
+                mirrored.append((NAME_HEADER, encode_value(value).encode("ascii")))
+        return mirrored
+
+
+_TOKEN: Final = b'"%s":' % PROGRESS_TOKEN.encode()
+
+
+def opening(revision: str, client: Implementation, capabilities: ClientCapabilities, id: Id) -> bytes:
+    """The request that opens a handshake session."""
+    return jsonrpc.request(
+        id,
+        "initialize",
+        {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client},
+    )
+
+
+def progress_of(params: Any) -> tuple[Id, float, float | None, str | None]:
+    """Whose progress, how far, of how much, and in which words; the draft dialect nests it."""
+    found: Any = plain(params)
+    try:
+        inner = found["progress"]
+        nested = type(inner) is dict
+        token = found["requestId" if nested else "progressToken"]
+        done, rest = (inner["current"], inner) if nested else (inner, found)
+        if type(token) in (int, str) and type(done) in (int, float):
+            return token, done, rest.get("total"), rest.get("message")
+    except (KeyError, TypeError):
+        pass
+    raise ResultError("notifications/progress lacks its token or its progress")
+
+
+# The codes of the specifications and seeds that name a thing that is not there, by method and dialect.
+_MISSING: Final = {
+    "resources/read": frozenset({-32002, -32001}),
+    "resources/subscribe": frozenset({-32002, -32001}),
+}
+_DRAFT_MISSING: Final = frozenset({-32002, -32003, -32004})
+_UNAUTHORIZED: Final = -32003
+_RATE_LIMITED: Final = frozenset({-32004, 429})
+_EXECUTION: Final = -32002
+
+
+def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
+    """The exception an error response stands for."""
+    return _kind(revision, method, failure.code)(failure.code, failure.message, failure.data)
+
+
+def _kind(revision: str | None, method: str, code: int) -> Any:
+    if code in _MISSING.get(method, ()) or (revision == DRAFT and code in _DRAFT_MISSING):
+        return NotFound
+    if code in _RATE_LIMITED:
+        return RateLimited
+    if code == _UNAUTHORIZED:
+        return Unauthorized
+    if code == _EXECUTION and method == "tools/call":
+        return _failed_tool
+    return PeerError
+
+
+def _failed_tool(code: int, message: str, data: Any) -> ToolError:
+    return ToolError(message or f"the tool failed ({code})")

@@ -1,0 +1,172 @@
+"""A client's ends of newline-delimited connections: a process's standard streams, a Unix socket, a TCP address.
+
+Framing and flow only; what the lines mean is `talking`'s business. Time is linear in the bytes, however they are cut.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import CannotConnect, Disconnected
+from dovetail.transports.lines import Framer
+from dovetail.transports.process import Child
+from dovetail.transports.talking import Talking
+
+# A process that closed its output is about to end: its exit code and last words say more than the closing did.
+_LAST_WORDS = 0.5
+
+
+class LineCaller(Talking, asyncio.Protocol):
+    """One newline-delimited connection, as a protocol for asyncio's transports."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._framer = Framer(limit)
+        self._out: list[bytes] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._writer: Any = None
+
+    # What asyncio calls
+
+    def connection_made(self, transport: Any) -> None:
+        """The connection is there."""
+        if self._writer is None and hasattr(transport, "write"):
+            self._writer = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came in."""
+        for line in self._framer.feed(data):
+            if line is None:
+                self.skipped(f"a line of more than {self._framer.limit} bytes")
+            else:
+                self.take(line)
+
+    def eof_received(self) -> bool:
+        """The server says no more; a last line may lack its newline."""
+        self.data_received(b"\n")
+        self.end(Disconnected("the server closed the connection"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.end(Disconnected("the connection was lost"))
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        """The server does not read."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The server reads again."""
+        self._writable.set()
+
+    # What talking calls
+
+    def write(self, data: bytes) -> None:
+        """Queue one message; all of one turn of the loop go out together."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        data = b"\n".join(self._out) + b"\n"
+        self._out.clear()
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def drain(self) -> None:
+        """Wait while the server does not read."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+
+class SocketCaller(LineCaller):
+    """A server on a Unix socket or a TCP address."""
+
+    def __init__(self, limit: int, *, path: str | None = None, host: str = "", port: int = 0) -> None:
+        super().__init__(limit)
+        self._path = path
+        self._host = host
+        self._port = port
+
+    async def connect(self) -> None:
+        """Reach the socket."""
+        where = self._path or f"{self._host}:{self._port}"
+        try:
+            if self._path is not None:
+                await self._loop.create_unix_connection(lambda: self, self._path)
+            else:
+                await self._loop.create_connection(lambda: self, self._host, self._port)
+        except OSError as exc:
+            reason = exc.strerror or str(exc) or type(exc).__name__
+            raise CannotConnect(f"nothing listens at {where}: {reason}").at(
+                hint="is the server running, and is that its address?"
+            ) from None
+
+    async def disconnect(self) -> None:
+        """Close the socket."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class CommandCaller(LineCaller):
+    """A server started as a process, spoken to over its standard streams. spec: stdio"""
+
+    def __init__(
+        self,
+        limit: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        inherit: Any = "minimal",
+        cwd: str | Path | None = None,
+        stderr: Any = None,
+    ) -> None:
+        super().__init__(limit)
+        self._command = command
+        self._env = env
+        self._inherit = inherit
+        self._cwd = cwd
+        self._stderr = stderr
+        self._child: Child | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Start the process."""
+        self._child = await Child.start(
+            self._command, self, env=self._env, inherit=self._inherit, cwd=self._cwd, stderr=self._stderr
+        )
+        self._writer = self._child.stdin
+        self._watching = self._loop.create_task(self._watch(self._child))
+
+    def eof_received(self) -> bool:
+        """It closed its output: how it ended is known in a moment."""
+        self.data_received(b"\n")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its output is over; a process that lives on without it is no server any more."""
+        if self._ended is None:
+            self._loop.call_later(_LAST_WORDS, self.end, Disconnected("the server closed its output"))
+        self._writable.set()
+
+    async def _watch(self, child: Child) -> None:
+        code = await child.exited()
+        how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+        self.end(Disconnected(f"the server's process ended {how}").at(exit_code=code, stderr=child.stderr_tail))
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of the process."""
+        child = self._child
+        return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail or None}
+
+    async def disconnect(self) -> None:
+        """Close its input, then terminate, then kill it."""
+        if self._out:
+            self._flush()
+        if self._child is not None:
+            await self._child.stop()
+        if self._watching is not None:
+            self._watching.cancel()

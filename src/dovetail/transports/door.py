@@ -1,0 +1,192 @@
+"""Where an MCP server is on the web: requests to one URL, and what its refusals mean in words a user can act on.
+
+Redirects are followed only within the origin, so that credentials never reach another.
+"""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from dovetail.errors import (
+    CannotConnect,
+    Disconnected,
+    Forbidden,
+    HttpError,
+    MCPError,
+    NeedsLogin,
+    NotMCP,
+    ParseError,
+    ResultError,
+    TransportError,
+    clip,
+)
+from dovetail.protocol.http import media_type
+from dovetail.protocol.limits import FetchLimits
+from dovetail.transports.fetch import Fetcher, Unreachable
+from dovetail.transports.http1 import BadReply, Broken, Reply, TooLarge
+from dovetail.wire.incoming import Incoming, read
+
+_REDIRECTS: Final = 5
+_SAME_METHOD: Final = (307, 308)
+_SHOWN: Final = 300
+
+
+class Door:
+    """One URL, with what every request to it carries."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer: int,
+        connect_time: float,
+        headers: Mapping[str, str] | None = None,
+        ca_file: str | Path | None = None,
+        cert: str | Path | tuple[str | Path, str | Path] | None = None,
+        verify: bool = True,
+        proxy: str | None = None,
+    ) -> None:
+        self.url = url
+        self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
+        self._fetcher = Fetcher(
+            tls=_tls(ca_file, cert, verify),
+            proxy=proxy,
+            connect_time=connect_time,
+            limits=FetchLimits(body=answer),
+        )
+
+    async def send(self, method: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b"") -> Reply:
+        """A reply that is no refusal; everything else is raised."""
+        try:
+            reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
+            for _ in range(_REDIRECTS):
+                if reply.status not in _SAME_METHOD:
+                    break
+                self.url = self._elsewhere(reply)
+                reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
+        except TransportError as exc:
+            raise told(exc, self.url) from None
+        return reply
+
+    def _elsewhere(self, reply: Reply) -> str:
+        """Where a redirect leads, if it stays here."""
+        reply.close()
+        target = urljoin(self.url, reply.headers.get(b"location", b"").decode("latin-1"))
+        if _origin(target) != _origin(self.url):
+            raise HttpError(f"the server sends its callers elsewhere: {clip(target)}").at(
+                status=reply.status, hint="use that URL if you trust it; credentials are never sent on"
+            )
+        return target
+
+    def at(self, location: str) -> str:
+        """A URL the server names, which must be of its own origin."""
+        target = urljoin(self.url, location)
+        if _origin(target) != _origin(self.url):
+            raise NotMCP(f"the server names an address that is not its own: {clip(target)}")
+        return target
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._fetcher.close()
+
+
+async def body_of(reply: Reply, url: str) -> bytes:
+    """The whole body of a reply."""
+    try:
+        return await reply.read()
+    except TransportError as exc:
+        raise told(exc, url) from None
+
+
+async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
+    """What a status of 300 or more means: the error response it carries, or an exception that tells it."""
+    status = reply.status
+    text = await body_of(reply, url)
+    if status == 401:
+        return _login(NeedsLogin("the server asks for credentials"), reply, "give headers= or auth= with a valid token")
+    failure = _failure(text)
+    if failure is not None:
+        return failure
+    if status == 403:
+        return _login(Forbidden("the server refuses these credentials or this caller"), reply, _REFUSED)
+    page = b"html" in media_type(reply.headers.get(b"content-type"))
+    words = clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
+    said = "a web page" if page else repr(words) if words else "nothing"
+    error = HttpError(f"the server answered with status {status} and {said}").at(status=status, hint=_HINTS.get(status))
+    error.body = words
+    error.retry_after = _seconds(reply.headers.get(b"retry-after"))
+    return error
+
+
+_REFUSED: Final = "check the token's scopes, or the server's allowed hosts and origins"
+_HINTS: Final = {
+    404: "is the path right? MCP servers are often at /mcp",
+    405: "is the path right? MCP servers are often at /mcp",
+    421: "the server does not know itself by this host name; its allowed_hosts or public_url says which it does",
+    500: "look into the server's log",
+    502: "is the server behind the proxy running?",
+    503: "the server is busy or starting; try again in a moment",
+    504: "the proxy gave up waiting for the server",
+}
+
+
+def _failure(text: bytes) -> Incoming | None:
+    try:
+        for message in read(text):
+            if message.error is not None:
+                return message
+    except ParseError:
+        pass
+    return None
+
+
+def _login(error: NeedsLogin | Forbidden, reply: Reply, hint: str) -> MCPError:
+    error.challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
+    return error.at(status=reply.status, hint=hint)
+
+
+def _seconds(value: bytes | None) -> float | None:
+    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None
+
+
+def told(exc: TransportError, url: str) -> MCPError:
+    """A failure of the HTTP client in the client's own words."""
+    match exc:
+        case Unreachable():
+            return CannotConnect(f"{_address(url)} cannot be reached: {exc.why}").at(
+                hint="is the server running, and is that its address?"
+            )
+        case Broken():
+            error = Disconnected("the connection was lost before the answer came")
+            error.sent = exc.sent
+            return error
+        case TooLarge():
+            return ResultError(f"the answer is too large: {exc.args[0]}").at(hint="raise ClientLimits(answer=...)")
+        case BadReply():
+            return NotMCP(f"what {_address(url)} answers is not HTTP as it should be: {exc.args[0]}")
+        case _:
+            return exc
+
+
+def _address(url: str) -> str:
+    return clip(urlsplit(url).netloc.rpartition("@")[2])
+
+
+def _origin(url: str) -> tuple[Any, ...]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
+    if ca_file is None and cert is None and verify:
+        return None
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert is not None:
+        chain, key = cert if isinstance(cert, tuple) else (cert, None)
+        context.load_cert_chain(str(chain), str(key) if key is not None else None)
+    return context

@@ -1,0 +1,291 @@
+"""A client's end of Streamable HTTP, both eras: every message is a POST, its reply JSON or an event stream.
+
+In the handshake era it also keeps the session, a stream for what the server says unasked, and takes up broken streams
+where they ended. What a status or a page means is told in words a user can act on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.protocol.http import JSON, SSE, media_type
+from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.protocol.speaking import refused
+from dovetail.protocol.sse import EventTooLarge, Parser
+from dovetail.transports.door import Door, body_of, refusal
+from dovetail.transports.http1 import Reply
+from dovetail.wire import jsonrpc
+from dovetail.wire.incoming import Incoming, read
+
+log = logging.getLogger("dovetail")
+
+SESSION: Final = b"mcp-session-id"
+LAST_EVENT: Final = b"last-event-id"
+
+_BOTH: Final = (b"accept", b"application/json, text/event-stream")
+_STREAM: Final = (b"accept", SSE)
+_CONTENT: Final = (b"content-type", JSON)
+_LEAVING: Final = 2.0  # for the server to hear that a session ends
+
+
+class Post:
+    """One server at one URL."""
+
+    mirrors = True
+
+    def __init__(self, url: str, limits: ClientLimits, timeouts: Timeouts, **options: Any) -> None:
+        self._limits = limits
+        self._make_older = lambda: _older(url, limits, timeouts, options)
+        self._door = Door(url, answer=limits.answer, connect_time=timeouts.connect, **options)
+        self._inbox: Inbox | None = None
+        self._revision: str | None = None
+        self._session: bytes | None = None
+        self._own: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended: TransportError | None = None
+
+    async def open(self, inbox: Inbox) -> None:
+        """Nothing to reach yet: the first request does that."""
+        self._inbox = inbox
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing is known beyond what each reply says."""
+        return {}
+
+    def older(self) -> Channel | None:
+        """The same URL by the transport of 2024."""
+        return self._make_older()
+
+    # Requests
+
+    async def exchange(self, request: Request) -> Incoming:
+        """Send a request and follow its reply to the response."""
+        headers = [_BOTH, _CONTENT, *(request.headers if request.stateless else self._own)]
+        reply = await self._door.send("POST", headers, request.body)
+        try:
+            return await self._response(reply, request)
+        finally:
+            reply.close()
+
+    async def _response(self, reply: Reply, request: Request) -> Incoming:
+        if reply.status >= 300:
+            return await self._refused(reply, request)
+        kind = media_type(reply.headers.get(b"content-type"))
+        if request.method == "initialize":
+            self._session = reply.headers.get(SESSION)
+            self._own = [(SESSION, self._session)] if self._session else []
+        if kind == SSE:
+            return await self._followed(reply, request)
+        data = await self._read(reply)
+        if kind != JSON:
+            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(
+                status=reply.status, hint="is the path right? MCP servers are often at /mcp"
+            )
+        try:
+            found = self._sort(read(data), request)
+        except ParseError as exc:
+            raise NotMCP(f"the answer is not JSON: {exc}").at(status=reply.status) from None
+        if found is None:
+            raise ResultError("the reply does not contain the answer to the request").at(status=reply.status)
+        return found
+
+    async def _refused(self, reply: Reply, request: Request) -> Incoming:
+        # Without its session nothing of the request was done. spec: handshake/transports#session-management
+        if reply.status == 404 and self._session is not None and not request.stateless:
+            self._lose("the server no longer knows the session")
+            raise _unsent("the server no longer knows the session")
+        told = await refusal(reply, self._door.url)
+        if isinstance(told, MCPError):
+            raise told
+        if told.error is None:
+            return told
+        raise refused(self._revision, request.method, told.error).at(status=reply.status)
+
+    async def _read(self, reply: Reply) -> bytes:
+        return await body_of(reply, self._door.url)
+
+    def _sort(self, messages: list[Incoming], request: Request | None) -> Incoming | None:
+        """The answer among these messages; the rest goes to the inbox."""
+        found = None
+        for message in messages:
+            if message.answers:
+                if request is not None and message.id in (request.id, None):
+                    found = message
+            elif self._inbox is not None:
+                if request is not None:
+                    self._inbox.alive(request.id)
+                self._inbox.receive(message)
+        return found
+
+    # Event streams
+
+    async def _followed(self, reply: Reply, request: Request) -> Incoming:
+        """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
+        parser = Parser(self._limits.answer)
+        fruitless = 0
+        while True:
+            last = parser.last_event_id
+            found = await self._until_answer(reply, parser, request)
+            if found is not None:
+                return found
+            fruitless = 0 if parser.last_event_id != last else fruitless + 1
+            if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
+                raise Disconnected("the server ended the stream before the answer")
+            await asyncio.sleep(self._pause(parser.retry, fruitless))
+            reply.close()
+            reply = await self._resume(parser.last_event_id)
+            parser = _continued(parser)
+
+    async def _until_answer(self, reply: Reply, parser: Parser, request: Request | None) -> Incoming | None:
+        try:
+            async for chunk in reply:
+                for event in parser.feed(chunk):
+                    if event.event == "message" and event.data:
+                        found = self._sort(self._messages(event.data), request)
+                        if found is not None:
+                            return found
+        except EventTooLarge as exc:
+            raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
+        except TransportError:
+            if request is not None and (request.stateless or parser.last_event_id is None):
+                raise Disconnected("the connection was lost before the answer came") from None
+        return None
+
+    def _messages(self, data: str) -> list[Incoming]:
+        try:
+            return read(data)
+        except ParseError:
+            if self._inbox is not None:
+                self._inbox.junk(data[:400])
+            return []
+
+    async def _resume(self, last: str | None) -> Reply:
+        headers = [_STREAM, *self._own]
+        if last is not None:
+            headers.append((LAST_EVENT, last.encode()))
+        reply = await self._door.send("GET", headers)
+        if reply.status >= 300 or media_type(reply.headers.get(b"content-type")) != SSE:
+            status = reply.status
+            reply.close()
+            raise Disconnected(f"the stream could not be taken up again: status {status}").at(status=status)
+        return reply
+
+    def _pause(self, asked: int | None, fruitless: int) -> float:
+        """How long to wait before a stream is opened again: never less than our own minimum."""
+        limits = self._limits
+        wait = max(limits.reconnect_after * 2**fruitless, (asked or 0) / 1000)
+        return min(wait, limits.reconnect_most) * random.uniform(1.0, 1.2)
+
+    async def _hear(self) -> None:
+        """What a handshake server says unasked. spec: handshake/transports#listening-for-messages-from-the-server"""
+        parser = Parser(self._limits.answer)
+        fruitless = 0
+        while fruitless <= self._limits.reconnects:
+            last = parser.last_event_id
+            heard = False
+            try:
+                reply = await self._resume(last)
+                try:
+                    await self._until_answer(reply, parser, None)
+                    heard = parser.last_event_id != last
+                finally:
+                    reply.close()
+            except MCPError as exc:
+                if exc.status == 404 and self._session is not None:
+                    self._lose("the server no longer knows the session")
+                    return
+                if exc.status is not None and exc.status < 500:
+                    return  # it offers no such stream
+            fruitless = 0 if heard else fruitless + 1
+            await asyncio.sleep(self._pause(parser.retry, fruitless))
+            parser = _continued(parser)
+
+    # Everything else
+
+    async def tell(self, body: bytes) -> None:
+        """Send a notification or an answer."""
+        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own], body)
+        try:
+            if reply.status >= 300:
+                told = await refusal(reply, self._door.url)
+                if isinstance(told, MCPError):
+                    raise told
+                log.warning("a notification was refused: %s", clip(told.error.message if told.error else ""))
+            else:
+                await self._read(reply)
+        finally:
+            reply.close()
+
+    def cancel(self, request: Request, reason: str) -> None:
+        """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
+        if not request.stateless and request.method != "initialize" and self._ended is None:
+            notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
+            self._spawn(self._try(self.tell(notice)))
+
+    async def settled(self, revision: str) -> None:
+        """From now on this revision is spoken."""
+        self._revision = revision
+        self._own.append((VERSION_HEADER, revision.encode()))
+        self._spawn(self._hear())
+
+    async def close(self) -> None:
+        """End the session and close every connection."""
+        if self._ended is None:
+            self._ended = Disconnected("the client was closed")
+            if self._session is not None:
+                with contextlib.suppress(MCPError, TimeoutError):
+                    async with asyncio.timeout(_LEAVING):
+                        (await self._door.send("DELETE", [_BOTH, *self._own])).close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._door.close()
+
+    def _lose(self, why: str) -> None:
+        self._session = None
+        if self._ended is None:
+            self._ended = Disconnected(why)
+            if self._inbox is not None:
+                self._inbox.lost(self._ended)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(MCPError):
+            await work
+
+
+def _unsent(why: str) -> Disconnected:
+    error = Disconnected(why)
+    error.sent = False
+    return error
+
+
+def _continued(parser: Parser) -> Parser:
+    """A parser for the next stretch of the same stream: it remembers where the last one ended."""
+    fresh = Parser(parser.max_event)
+    fresh.last_event_id = parser.last_event_id
+    fresh.retry = parser.retry
+    return fresh
+
+
+def _named(kind: bytes, data: bytes) -> str:
+    if b"html" in kind:
+        return "a web page"
+    return f"of type {clip(kind.decode('latin-1'))}" if kind else ("empty" if not data else "of no named type")
+
+
+def _older(url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]) -> Channel:
+    from dovetail.transports.sse_2024_caller import OldCaller
+
+    return OldCaller(url, limits, timeouts, **options)

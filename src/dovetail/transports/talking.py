@@ -1,0 +1,133 @@
+"""A client's end of a two-way connection: whole messages out and in, each response to whoever waits for it.
+
+What carries the messages is a subclass's business: `connect`, `write` and `disconnect` are all it adds.
+"""
+
+import asyncio
+from typing import Any
+
+from dovetail.errors import Disconnected, ParseError, TransportError
+from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.wire import jsonrpc
+from dovetail.wire.incoming import Incoming, read
+from dovetail.wire.jsonrpc import Id
+
+
+class Talking:
+    """One connection on which both sides may speak at any time."""
+
+    mirrors = False
+
+    def __init__(self) -> None:
+        self._inbox: Inbox | None = None
+        self._waiting: dict[Id, asyncio.Future[Incoming]] = {}
+        self._ended: TransportError | None = None
+        self._loop = asyncio.get_running_loop()
+
+    # What carries it
+
+    async def connect(self) -> None:
+        """Reach the other side."""
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        """Send one message."""
+        raise NotImplementedError
+
+    async def disconnect(self) -> None:
+        """Let go of the other side."""
+        raise NotImplementedError
+
+    async def drain(self) -> None:
+        """Wait while the other side does not read."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is known about the other side."""
+        return {}
+
+    def older(self) -> Channel | None:
+        """The same server by an older transport."""
+        return None
+
+    # A channel
+
+    async def open(self, inbox: Inbox) -> None:
+        """Reach the server."""
+        self._inbox = inbox
+        await self.connect()
+
+    async def exchange(self, request: Request) -> Incoming:
+        """Send a request and wait for its response."""
+        if self._ended is not None:
+            raise _again(self._ended, sent=False)
+        waiting = self._waiting[request.id] = self._loop.create_future()
+        try:
+            self.write(request.body)
+            return await waiting
+        finally:
+            self._waiting.pop(request.id, None)
+
+    def cancel(self, request: Request, reason: str) -> None:
+        """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
+        if self._ended is None and request.method != "initialize":
+            self.write(jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason}))
+
+    async def tell(self, body: bytes) -> None:
+        """Send a notification or an answer."""
+        if self._ended is not None:
+            raise _again(self._ended, sent=False)
+        self.write(body)
+        await self.drain()
+
+    async def settled(self, revision: str) -> None:
+        """The connection needs to know nothing of it."""
+
+    async def close(self) -> None:
+        """End the connection."""
+        self.end(Disconnected("the client was closed"))
+        await self.disconnect()
+
+    # What comes in
+
+    def take(self, data: bytes) -> None:
+        """One message, as bytes."""
+        inbox = self._inbox
+        if inbox is None:
+            return
+        try:
+            messages = read(data)
+        except ParseError:
+            inbox.junk(data[:400].decode("utf-8", "replace"))
+            return
+        for message in messages:
+            if message.answers and message.id is not None:
+                waiting = self._waiting.get(message.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            elif message.method is None:
+                inbox.junk(data[:400].decode("utf-8", "replace"))
+            else:
+                inbox.receive(message)
+
+    def skipped(self, what: str) -> None:
+        """Something came that could not be taken in."""
+        if self._inbox is not None:
+            self._inbox.junk(what)
+
+    def end(self, why: TransportError) -> None:
+        """The connection is over: whoever waits is told."""
+        if self._ended is not None:
+            return
+        self._ended = why
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(_again(why, sent=True))
+        if self._inbox is not None:
+            self._inbox.lost(why)
+
+
+def _again(why: TransportError, *, sent: bool) -> Disconnected:
+    """The same news for one more caller: an exception carries where it was raised, so each gets its own."""
+    told = Disconnected(*why.args).at(exit_code=why.exit_code, stderr=why.stderr, hint=why.hint)
+    told.sent = sent
+    return told

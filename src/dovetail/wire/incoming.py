@@ -1,0 +1,123 @@
+"""What a client receives: the envelope read, the body left as it came until someone knows its type.
+
+More forgiving than `codec`: a server's slip must not cost its user the answer, so unknown members, duplicate names and
+broken UTF-8 pass. What could exhaust this side (depth, members) does not.
+"""
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dovetail.errors import ParseError, ResultError, clip
+from dovetail.wire.codec import beyond_members
+from dovetail.wire.jsonrpc import Id
+from dovetail.wire.shape import UNSET, Struct, UnsetType
+
+# An empty list takes 64 bytes where its text takes three. Counted only in messages worth the count.
+MAX_MEMBERS: Final = 1_000_000
+_SMALL: Final = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Failure(Struct):
+    """The error of a response; servers have been seen to leave out its message."""
+
+    code: int
+    message: str = ""
+    data: Any = None
+
+
+class Incoming(Struct):
+    """One message; `result` and `params` are still text."""
+
+    id: Id | None = None
+    method: str | None = None
+    params: msgspec.Raw | UnsetType = UNSET  # msgspec cannot read a Raw that may be None
+    result: msgspec.Raw | UnsetType = UNSET
+    error: Failure | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is a response."""
+        return self.method is None and (self.result is not UNSET or self.error is not None)
+
+
+_one: Final = msgspec.json.Decoder(Incoming)
+_several: Final = msgspec.json.Decoder(list[Incoming])
+_any: Final = msgspec.json.Decoder()
+
+
+def read(data: bytes | str) -> list[Incoming]:
+    """The message in these bytes, or the messages of a batch; ParseError if there is none."""
+    if len(data) > _SMALL:
+        _refuse_members(data)
+    try:
+        return _read(data)
+    except UnicodeDecodeError:
+        return read(data.decode("utf-8", "replace")) if isinstance(data, bytes) else []
+
+
+def _read(data: bytes | str) -> list[Incoming]:
+    try:
+        return [_one.decode(data)]
+    except msgspec.MsgspecError as exc:
+        head = data[:64].lstrip()
+        if head[:1] in (b"[", "["):
+            return _batch(data)
+        raise ParseError(clip(str(exc), 200)) from None
+    except RecursionError:
+        raise ParseError("nested too deeply") from None
+
+
+def _batch(data: bytes | str) -> list[Incoming]:
+    try:
+        return _several.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise ParseError(clip(str(exc), 200)) from None
+
+
+def _refuse_members(data: bytes | str) -> None:
+    text = data if isinstance(data, bytes) else data.encode()
+    if text.count(b",") >= MAX_MEMBERS and beyond_members(text, MAX_MEMBERS):
+        raise ParseError(f"more than {MAX_MEMBERS} members")
+
+
+def body(raw: Any, kind: type[T], what: str) -> T:
+    """A result or parameters as their type; ResultError names the place that does not fit."""
+    if raw is UNSET:
+        raw = b"{}"
+    try:
+        return _decoder(kind).decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        try:
+            return msgspec.convert(plain(raw), kind)  # broken UTF-8 is mended there
+        except (msgspec.MsgspecError, RecursionError):
+            raise ResultError(f"{what} is not what the protocol promises: {clip(str(exc), 300)}") from None
+
+
+def plain(raw: Any) -> Any:
+    """A raw body as dicts, lists, strings and numbers."""
+    if raw is UNSET:
+        return {}
+    try:
+        return _any.decode(raw)
+    except UnicodeDecodeError:
+        return _any.decode(bytes(raw).decode("utf-8", "replace"))
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise ResultError(f"not JSON: {clip(str(exc), 300)}") from None
+
+
+def decode_text(text: str) -> Any:
+    """JSON within a text; ResultError if it is none."""
+    return plain(text.encode("utf-8", "replace"))
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    known = _decoders.get(kind)
+    if known is None:
+        known = _decoders[kind] = msgspec.json.Decoder(kind)
+    return known

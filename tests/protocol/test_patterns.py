@@ -1,0 +1,44 @@
+"""In how many places at once a pattern can be."""
+
+import pytest
+
+from dovetail.protocol.patterns import WORST, places_at_once
+
+
+@pytest.mark.parametrize(
+    ("pattern", "places"),
+    [
+        ("", 1),
+        ("foo", 4),
+        ("^foo$", 2),
+        ("^[a-z0-9-]{1,64}$", 2),
+        ("^[0-9a-f]{8}-[0-9a-f]{4}$", 2),
+        (r"^\d{4}-\d\d-\d\d$", 2),
+        ("^(a|b)$", 3),
+        ("^(?:ab|cd)x{9}$", 3),
+        ("^(?:a|bc)x{9}$", 12),  # widths differ, so the text no longer tells where it is
+        ("^a|b{100}", 102),
+        (r"^[^@]+@[a-z]+\.[a-z]+$", 7),
+        ("[01]*1[01]{100}2", 104),
+        ("^[01]*1[01]{100}2", 104),
+        ("(?:[01]*1[01]{8}){20}2", 202),
+        ("^(?:a*b){20}$", 41),
+        ("^.$", 3),
+        (r"\bfoo\b", 4),
+        ("a+?b", 3),
+        ("((a{1,999}){1,999}){1,999}", WORST),
+    ],
+)
+def test_places_are_counted(pattern: str, places: int) -> None:
+    assert places_at_once(pattern) == places
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", ")", "a)(", "(?=a)b", "(?i)a", "(?<n>a)", r"(a)\1", "[a", "[]a]", "[a[b]]", "a{b", "\\"]
+)
+def test_what_is_not_understood_counts_as_the_worst(pattern: str) -> None:
+    assert places_at_once(pattern) == WORST
+
+
+def test_a_long_pattern_of_parentheses_is_no_trap() -> None:
+    assert places_at_once("(" * 200 + "a" + ")" * 200) == 2

@@ -1,0 +1,17 @@
+"""Which event loops the tests of transports run on."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import pytest
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """asyncio's own loop, and uvloop too for a module that says `BOTH_LOOPS = True`."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if getattr(getattr(item, "module", None), "BOTH_LOOPS", False) and sys.platform != "win32":
+        import uvloop
+
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories

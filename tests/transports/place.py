@@ -1,0 +1,162 @@
+"""A server on loopback whose every byte the test decides."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 10.0
+
+
+@dataclass
+class Visit:
+    """One connection to a place."""
+
+    place: "Place"
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    number: int
+
+    async def request(self) -> tuple[bytes, bytes] | None:
+        """Head and body of the next request, or nothing if the client is gone."""
+        try:
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            _, found, rest = head.lower().partition(b"\r\ncontent-length: ")
+            body = await self.reader.readexactly(int(rest.partition(b"\r\n")[0]) if found else 0)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        self.place.requests.append((head, body))
+        return head, body
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def gone(self) -> None:
+        """Until the client has closed."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+        self.place.gone += 1
+
+
+@dataclass
+class Place:
+    """A running server."""
+
+    host: str
+    port: int
+    scheme: str = "http"
+    requests: list[tuple[bytes, bytes]] = field(default_factory=list)
+    visits: int = 0
+    gone: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/mcp"
+
+
+Serve = Callable[[Visit], Awaitable[None]]
+
+
+@asynccontextmanager
+async def place(serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncGenerator[Place]:
+    """A server that treats each connection as the function says, and closes it when the function returns."""
+    here = Place(host, 0, "https" if tls else "http")
+    tasks: set[asyncio.Task[Any]] = set()
+    faults: list[Exception] = []
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        here.visits += 1
+        try:
+            await serve(Visit(here, reader, writer, here.visits))
+        except ConnectionError:
+            pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        except Exception as fault:
+            faults.append(fault)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(meet, host, 0, ssl=tls, backlog=512)
+    here.port = server.sockets[0].getsockname()[1]
+    try:
+        yield here
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert not faults, faults
+
+
+def answering(reply: bytes) -> Serve:
+    """Every request is answered with these bytes."""
+
+    async def serve(visit: Visit) -> None:
+        while await visit.request():
+            visit.send(reply)
+
+    return serve
+
+
+def saying(reply: bytes) -> Serve:
+    """The first request is answered with these bytes, and the connection closed."""
+
+    async def serve(visit: Visit) -> None:
+        await visit.request()
+        visit.send(reply)
+
+    return serve
+
+
+def plain(body: bytes, extra: bytes = b"") -> bytes:
+    """A reply of known length."""
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
+
+
+def certificates(folder: Path, *, host: str = "127.0.0.1") -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A TLS context for a server under this name, and one for clients that trust it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dovetail test")])
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        alternative = x509.DNSName(host)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([alternative]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    both = folder / "both.pem"
+    both.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(both)
+    return server, ssl.create_default_context(cafile=str(both))
