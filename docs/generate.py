@@ -1,5 +1,5 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings.
+the public names and their docstrings, and those of guide/types.md from what the code makes of types.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -7,7 +7,7 @@ Run it after a change to either; a test compares what it would write with what i
 import ast
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dovetail
@@ -43,7 +43,7 @@ REFUSALS = (
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Limits", "Lifetime"),
+    "The server": ("Server", "Context", "Depends", "tool", "resource", "prompt", "Limits", "Lifetime"),
     "The client": (
         "Client",
         "SyncClient",
@@ -74,6 +74,11 @@ GROUPS = {
     ),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
+        "Image",
+        "Audio",
+        "File",
+        "Progress",
+        "Offload",
         "TextContent",
         "ImageContent",
         "AudioContent",
@@ -128,7 +133,20 @@ def pages() -> dict[Path, str]:
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", methods()), ("codes", codes())):
         text = _replaced(text, name, table)
-    return {protocol: text, DOCS / "reference.md": reference()}
+    return {protocol: text, DOCS / "reference.md": reference(), DOCS / "guide" / "types.md": types()}
+
+
+def types() -> str:
+    """The page on types, with its tables."""
+    text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
+    sys.path.insert(0, str(DOCS))
+    try:
+        tables = importlib.import_module("type_tables")
+    finally:
+        sys.path.remove(str(DOCS))
+    text = _replaced(text, "parameters", _table(["annotation", "schema"], tables.parameters()))
+    head = ["annotation", "returned", "content", "structured content", "output schema"]
+    return _replaced(text, "results", _table(head, tables.results()))
 
 
 def _replaced(text: str, name: str, table: str) -> str:
@@ -229,6 +247,9 @@ def reference() -> str:
 
 def _entry(name: str) -> Iterator[str]:
     yield f"### {name}"
+    if not isinstance(getattr(dovetail, name), type):
+        yield from _function_entry(getattr(dovetail, name))
+        return
     lineage = list(_lineage(getattr(dovetail, name)))
     if name != "Context":  # nobody makes one
         yield f"```python\n{_call(name, lineage)}\n```"
@@ -236,6 +257,13 @@ def _entry(name: str) -> Iterator[str]:
     for function in _methods(lineage):
         yield f"```python\n{_function(function)}\n```"
         yield _prose(ast.get_docstring(function) or "")
+
+
+def _function_entry(function: Callable[..., object]) -> Iterator[str]:
+    tree = ast.parse(Path(str(importlib.import_module(function.__module__).__file__)).read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
+    yield f"```python\n{_function(found[-2] if len(found) > 1 else found[0])}\n```"  # the last one is for no reader
+    yield _prose(ast.get_docstring(found[-1]) or "")
 
 
 def _lineage(kind: type) -> Iterator[ast.ClassDef]:

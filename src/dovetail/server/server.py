@@ -35,8 +35,10 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
 from dovetail.server.offers import Offers
+from dovetail.server.offload import Offload
+from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
-from dovetail.server.resource import Lifetime, Resource, ResourceTemplate
+from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
@@ -79,13 +81,14 @@ class Server(Offers):
         page_size: int | None = None,
         cache: Lifetime | Mapping[str, Lifetime] | None = None,
         offers: Collection[str] = (),
+        offload: Offload | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
-        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions)
+        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions, offload=offload)
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
