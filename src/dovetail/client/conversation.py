@@ -250,6 +250,9 @@ class Conversation:
         except AnswerError as exc:
             log.error("%s asked %s: %s", self.name, clip(method), exc)
             reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
+        except Exception as exc:
+            log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
+            reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
         finally:
             self.go_on()
         await self._reply(reply)
