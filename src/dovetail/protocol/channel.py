@@ -65,8 +65,8 @@ class Channel(Protocol):
         """The answer is no longer wanted: tell the server, without waiting."""
         ...
 
-    async def tell(self, body: bytes) -> None:
-        """Send a notification, or the answer to a request of the server."""
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
+        """Send a notification with the headers that mirror it, or the answer to a request of the server."""
         ...
 
     async def settled(self, revision: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
@@ -208,9 +208,9 @@ class Post:
 
     # Everything else
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own], body)
+        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
                 told = await refusal(reply, self._door.url)
