@@ -1,74 +1,82 @@
-"""What a client says without being asked a question: notifications, and nothing a revision does not let it say."""
+"""What a client says and hears beside its requests: notifications, and nothing a revision does not let it say."""
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from dovetail import Client
+from client.scripted import ACCEPTED, EVENTS, STREAM, Scripted, Told, reply, result, scripted
+from dovetail import Client, Timeouts
 
-FOUND = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0, "cacheScope": "private"}
-
-
-class Recorder:
-    """A stateless server over HTTP that writes down what it is told, and asks when it should not."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[dict[str, str], Any]] = []
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-            headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-            message = json.loads(await reader.readexactly(int(headers["content-length"])))
-            self.heard.append((headers, message))
-            writer.write(self.reply(message))
-
-    def reply(self, message: Any) -> bytes:
-        if "id" not in message:
-            return b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
-        question = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": {"resultType": "complete", **FOUND}}
-        said = (question, answer) if len(self.heard) > 1 else (answer,)  # only once it is known what is spoken
-        events = "".join(f"data: {json.dumps(one)}\n\n" for one in said).encode()
-        return (
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(events) + events
-        )
+URI = "city://Oslo"
 
 
-@pytest.fixture
-async def recorder() -> AsyncIterator[tuple[Recorder, str]]:
-    recorder = Recorder()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await recorder.serve(reader, writer)
-        except asyncio.IncompleteReadError:
-            writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield recorder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+# The stateless era
 
 
-async def test_a_notification_is_mirrored_in_headers(recorder: tuple[Recorder, str]) -> None:
-    server, url = recorder
-    async with Client(url) as client:
+async def stateless(server: Scripted, told: Told) -> bytes:
+    """Ask where no server may ask, once it is known what is spoken."""
+    if "id" not in told.message:
+        return ACCEPTED
+    found = result(told, resultType="complete", supportedVersions=["2026-07-28"], capabilities={})
+    question = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+    return reply(question, found, kind=EVENTS) if len(server.told) > 1 else reply(found)
+
+
+async def test_a_notification_is_mirrored_in_headers() -> None:
+    async with scripted(stateless) as server, Client(server.url) as client:
         await client.notify("notifications/example.com/moved", {"to": "Oslo"})
-    headers, message = server.heard[-1]
+        _, headers, message = server.told[-1]
     assert message == {"jsonrpc": "2.0", "method": "notifications/example.com/moved", "params": {"to": "Oslo"}}
     assert headers["mcp-method"] == "notifications/example.com/moved"
     assert headers["mcp-protocol-version"] == "2026-07-28"
 
 
-async def test_a_stateless_server_that_asks_is_not_answered(
-    recorder: tuple[Recorder, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    server, url = recorder
+async def test_a_stateless_server_that_asks_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "dovetail"):
-        async with Client(url) as client:
+        async with scripted(stateless) as server, Client(server.url) as client:
             await client.ping()
             await client.ping()
-    assert [message["method"] for _, message in server.heard] == ["server/discover"] * 3
+    assert [told.message["method"] for told in server.told] == ["server/discover"] * 3
     assert "the request ping, which is not for servers in this revision" in caplog.text
+
+
+# The handshake era: what is said unasked comes on a stream of its own
+
+
+class Slow:
+    """A server that takes its time to open the stream, or never says that it is open."""
+
+    def __init__(self, *, opens: bool) -> None:
+        self._opens = opens
+        self.done: list[str] = []
+
+    async def answer(self, _: Scripted, told: Told) -> bytes:
+        if told.verb != "POST":
+            await asyncio.sleep(0.1 if self._opens else 3600)
+            self.done.append("stream")
+            return STREAM
+        method = told.message["method"]
+        self.done.append(method)
+        if method != "initialize":
+            return reply(result(told)) if "id" in told.message else ACCEPTED
+        offered = {"resources": {"subscribe": True}}
+        about = {"name": "slow", "version": "1"}
+        return reply(result(told, protocolVersion="2025-11-25", capabilities=offered, serverInfo=about))
+
+
+async def test_nothing_is_subscribed_before_it_could_be_heard() -> None:
+    slow = Slow(opens=True)
+    async with scripted(slow.answer) as server, Client(server.url, era="handshake") as client:
+        async with client.listen(uris=[URI]):
+            pass
+        await client.subscribe(URI)
+    assert slow.done[:4] == ["initialize", "notifications/initialized", "stream", "resources/subscribe"]
+
+
+async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
+    slow = Slow(opens=False)
+    limits = Timeouts(probe=0.05)
+    async with scripted(slow.answer) as server, Client(server.url, era="handshake", timeouts=limits) as client:
+        await client.subscribe(URI)
+    assert slow.done[-1] == "resources/subscribe"

@@ -73,6 +73,10 @@ class Channel(Protocol):
         """The handshake is over: from now on this revision is spoken."""
         ...
 
+    async def hearing(self) -> None:
+        """Wait until what the server says unasked would be heard; not for long, since some never confirm it."""
+        ...
+
     async def close(self) -> None:
         """End it; safe to call twice and from any task."""
         ...

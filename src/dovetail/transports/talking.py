@@ -82,6 +82,9 @@ class Talking:
     async def settled(self, revision: str) -> None:
         """The connection needs to know nothing of it."""
 
+    async def hearing(self) -> None:
+        """Everything comes on the one connection."""
+
     async def close(self) -> None:
         """End the connection."""
         self.end(Disconnected("the client was closed"))
