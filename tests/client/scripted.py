@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, NamedTuple
 
 JSON = "application/json"
@@ -28,9 +28,18 @@ class Scripted:
         self.told: list[Told] = []
         self.url = ""
         self._answer = answer
+        self._connections: set[asyncio.Task[None]] = set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def close(self) -> None:
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
                 headers = dict(line.lower().split(": ", 1) for line in rest)
@@ -38,16 +47,18 @@ class Scripted:
                 told = Told(first.split()[0], headers, json.loads(body) if body else None)
                 self.told.append(told)
                 writer.write(await self._answer(self, told))
-        writer.close()
 
 
 @asynccontextmanager
 async def scripted(answer: Answer) -> AsyncIterator[Scripted]:
     """The server, listening."""
     server = Scripted(answer)
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(server.connected, "127.0.0.1", 0) as listening:
         server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
-        yield server
+        try:
+            yield server
+        finally:
+            await server.close()
 
 
 def reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:

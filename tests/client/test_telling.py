@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 
 import pytest
 
@@ -80,3 +81,24 @@ async def test_a_stream_that_never_opens_is_not_waited_for() -> None:
     async with scripted(slow.answer) as server, Client(server.url, era="handshake", timeouts=limits) as client:
         await client.subscribe(URI)
     assert slow.done[-1] == "resources/subscribe"
+
+
+# Leaving
+
+LATE = """
+import sys, json
+asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "late", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": about}), flush=True)
+print(asked, flush=True)
+"""
+
+
+async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with Client([sys.executable, "-c", LATE], era="handshake", roots=["/"]):
+            pass
+    assert caplog.text == ""

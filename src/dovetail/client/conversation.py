@@ -212,6 +212,8 @@ class Conversation:
     # Questions of the server: handshake revisions ask over the connection
 
     def _question(self, id: Id, method: str, params: Any) -> None:
+        if self.why_lost is not None:
+            return  # the answer would go nowhere
         if self.speaker is not None and self.speaker.stateless:
             # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
             self.junk(f"the request {method}, which is not for servers in this revision")
