@@ -81,14 +81,17 @@ class Http:
 
     def _chunk(self) -> Piece | None:
         """Chunks are written anew: one for an event, one for a whole body."""
+        event = self._event()
+        if event is not None:
+            return event
         line, found, rest = self.held.partition(b"\r\n")
         size = int(line, 16) if found else 0
         if not found or len(rest) < size + 2:
-            return self._event()
+            return None
         self._body += rest[:size]
         self.held = rest[size + 2 :]
         if size:
-            return self._event() or Piece(b"")
+            return Piece(b"")
         self._chunked = False
         body, self._body = self._body, b""
         return Piece((_chunk(body) if body else b"") + b"0\r\n\r\n", None if self._stream else body or None)
