@@ -250,7 +250,6 @@ class Post:
         await self._door.close()
 
     def _lose(self, why: str) -> None:
-        self._session = None
         if self._ended is None:
             self._ended = Disconnected(why)
             if self._inbox is not None:
