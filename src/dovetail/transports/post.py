@@ -20,7 +20,6 @@ from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
 from dovetail.transports.door import Door, body_of, refusal
 from dovetail.transports.http1 import Reply
-from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming, read
 
 log = logging.getLogger("dovetail")
@@ -231,11 +230,13 @@ class Post:
         finally:
             reply.close()
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
-        if not request.stateless and request.method != "initialize" and self._ended is None:
-            notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
-            self._spawn(self._try(self.tell(notice)))
+        if request.stateless or request.method == "initialize" or self._ended is not None:
+            return None
+        notice = request.cancellation(reason)
+        self._spawn(self._try(self.tell(notice)))
+        return notice
 
     async def settled(self, revision: str) -> None:
         """From now on this revision is spoken."""
@@ -264,7 +265,6 @@ class Post:
         await self._door.close()
 
     def _lose(self, why: str) -> None:
-        self._session = None
         if self._ended is None:
             self._ended = Disconnected(why)
             if self._inbox is not None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from dovetail.errors import Disconnected, ParseError, TransportError
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
-from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming, read
 from dovetail.wire.jsonrpc import Id
 
@@ -67,10 +66,13 @@ class Talking:
         finally:
             self._waiting.pop(request.id, None)
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
-        if self._ended is None and request.method != "initialize":
-            self.write(jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason}))
+        if self._ended is not None or request.method == "initialize":
+            return None
+        notice = request.cancellation(reason)
+        self.write(notice)
+        return notice
 
     async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
