@@ -160,20 +160,25 @@ class Signature:
         if unknown:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
-        lines = (line for name in known for line in self._misfits(name, given[name]))
+        ill = _ill_patterned(self._patterns, given)
+        lines = (line for name in known for line in self._misfits(name, given[name], tried=name not in ill))
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
-        texts += (f"{line}." for line in _ill_patterned(self._patterns, given))
+        texts += (f"{line}." for line in itertools.islice(itertools.chain(*ill.values()), MAX_NAMES))
         return BadArguments(cut(" ".join(texts)))
 
-    def _misfits(self, name: str, value: Any) -> Iterator[str]:
+    def _misfits(self, name: str, value: Any, *, tried: bool) -> Iterator[str]:
         kind = self._layout.types.get(name, self._layout.further)
         shown = clip(name, MAX_NAME)
+        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
+        shared = self.schema.get("$defs", {})
+        found = [*misfits(schema, value, shared, shown)] if isinstance(schema, dict) else []
+        if not tried:
+            yield from found  # msgspec must not try a pattern that does not fit: that can take for ever
+            return
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
             told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
-            schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
-            found = [*misfits(schema, value, self.schema.get("$defs", {}), shown)] if isinstance(schema, dict) else []
             places = {line.partition(":")[0] for line in told}
             told += [line for line in found if line.partition(":")[0] not in places]
             yield from told or [reason(exc, shown, self.choices.get(name, ()))]
@@ -442,8 +447,11 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _ill_patterned(validator: Any, given: dict[str, Any]) -> Iterator[str]:
-    found = () if validator is None else validator.iter_errors(given)
-    for error in itertools.islice(found, MAX_NAMES):
-        if error.schema_path and error.schema_path[-1] == "pattern":
-            yield f"`{clip('.'.join(map(str, error.instance_path)), MAX_NAME)}` does not fit its pattern"
+def _ill_patterned(validator: Any, given: dict[str, Any]) -> dict[str, list[str]]:
+    """What does not fit its pattern, by the argument it stands in."""
+    found: dict[str, list[str]] = {}
+    for error in () if validator is None else validator.iter_errors(given):
+        if error.schema_path and error.schema_path[-1] == "pattern" and error.instance_path:
+            where = clip(".".join(map(str, error.instance_path)), MAX_NAME)
+            found.setdefault(str(error.instance_path[0]), []).append(f"`{where}` does not fit its pattern")
+    return found
