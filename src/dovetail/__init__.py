@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
     from dovetail.server.inject import Depends as Depends
+    from dovetail.server.lint import Finding as Finding
+    from dovetail.server.lint import ToolReport as ToolReport
     from dovetail.server.marks import prompt as prompt
     from dovetail.server.marks import resource as resource
     from dovetail.server.marks import tool as tool
@@ -113,6 +115,7 @@ _HOMES = {
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "HttpError": "dovetail.errors",
+    "Finding": "dovetail.server.lint",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
@@ -157,6 +160,7 @@ _HOMES = {
     "ToolError": "dovetail.errors",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
+    "ToolReport": "dovetail.server.lint",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "tool": "dovetail.server.marks",

@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 def mended(schema: Schema, value: Any) -> Any:
     """The value with every text decoded that stands where no text may, but what it says in JSON may; or the same value.
 
-    A text that the schema allows is never touched.
+    A text that the schema allows is never touched. Null for what may be left out but not be null is left out.
     """
     return _mended(_Place(schema, schema.get("$defs", {}), ""), value)
 
@@ -96,8 +96,20 @@ def _mended_members(place: _Place, value: dict[str, Any] | list[Any]) -> Any:
     if isinstance(value, list):
         items = [_mended(place.inner(_item_schema(place.schema, at), ""), one) for at, one in enumerate(value)]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    members = {name: _mended(place.inner(_member_schema(place.schema, name), ""), one) for name, one in value.items()}
-    return value if all(members[name] is one for name, one in value.items()) else members
+    members = {
+        name: _mended(place.inner(_member_schema(place.schema, name), ""), one)
+        for name, one in value.items()
+        if one is not None or not _left_out(place, name)
+    }
+    same = len(members) == len(value) and all(members[name] is one for name, one in value.items())
+    return value if same else members
+
+
+def _left_out(place: _Place, name: str) -> bool:
+    """Whether null can only mean that nothing was said; a model that must name everything says so."""
+    optional = name in place.schema.get("properties", {}) and name not in place.schema.get("required", ())
+    schemas = _open(place.inner(place.schema["properties"][name], "")) if optional else []
+    return bool(schemas) and not any(_allows(schema, None) for schema in schemas)
 
 
 def _misfits(place: _Place, value: Any) -> Iterator[str]:

@@ -9,8 +9,10 @@ from typing import Any, Final, TypeVar, Unpack, cast, overload
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
+from dovetail.protocol.profiles import AS_PUBLISHED, PROFILES, fitted
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
+from dovetail.server.lint import ToolReport, report
 from dovetail.server.marks import offered
 from dovetail.server.offload import TEMPLATE, Offload, Shelf
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
@@ -21,7 +23,7 @@ from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
-from dovetail.wire.shape import Wire
+from dovetail.wire.shape import Wire, replace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +42,7 @@ class Offers:
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
         offload: Offload | None,
+        profile: str | None,
     ) -> None:
         self.changes = Changes()
         self._pages = pages
@@ -54,6 +57,7 @@ class Offers:
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
+        self._profile = _known_profile(profile)
         self._shelf = None if offload is None else Shelf(offload)
         if self._shelf is not None:
             self.add_resource(self._shelf.read, TEMPLATE, name="result", description="A result too large to send.")
@@ -74,6 +78,8 @@ class Offers:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
+        if self._profile is not None:
+            tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         if self._shelf is not None:
             tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool)
@@ -232,6 +238,13 @@ class Offers:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)
 
+    def lint(self, *rules: str) -> list[ToolReport]:
+        """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
+
+        Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
+        """
+        return [report(tool, rules or AS_PUBLISHED) for tool in self._tools.values()]
+
     # What is there
 
     def capabilities(self) -> ServerCapabilities:
@@ -261,6 +274,12 @@ def _check_sound(declaration: Wire) -> None:
         convert(plain(declaration), type(declaration), what="declaration")
     except (InvalidParams, TypeError) as exc:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
+
+
+def _known_profile(profile: str | None) -> str | None:
+    if profile is not None and profile not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+    return profile
 
 
 def _known_lists(names: Iterable[str]) -> frozenset[str]:

@@ -82,13 +82,16 @@ class Server(Offers):
         cache: Lifetime | Mapping[str, Lifetime] | None = None,
         offers: Collection[str] = (),
         offload: Offload | None = None,
+        profile: str | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
-        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions, offload=offload)
+        super().__init__(
+            pages, always=offers, experimental=experimental, extensions=extensions, offload=offload, profile=profile
+        )
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
