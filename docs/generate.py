@@ -93,6 +93,14 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "Logging in": (
+        "OAuth",
+        "Bearer",
+        "ClientCredentials",
+        "DeviceLogin",
+        "EnterpriseLogin",
+        "WorkloadIdentity",
+    ),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
         "Image",
@@ -140,6 +148,7 @@ GROUPS = {
         "AuthError",
         "NeedsLogin",
         "Forbidden",
+        "LoginFailed",
         "NotOffered",
         "AnswerError",
         "ResultError",

@@ -4,6 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.auth.settings import Bearer as Bearer
+    from dovetail.auth.settings import ClientCredentials as ClientCredentials
+    from dovetail.auth.settings import DeviceLogin as DeviceLogin
+    from dovetail.auth.settings import EnterpriseLogin as EnterpriseLogin
+    from dovetail.auth.settings import OAuth as OAuth
+    from dovetail.auth.settings import WorkloadIdentity as WorkloadIdentity
     from dovetail.client.listening import Change as Change
     from dovetail.client.rounds import Pending as Pending
     from dovetail.connect import Client as Client
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from dovetail.errors import HttpError as HttpError
     from dovetail.errors import Interrupted as Interrupted
     from dovetail.errors import InvalidParams as InvalidParams
+    from dovetail.errors import LoginFailed as LoginFailed
     from dovetail.errors import MCPError as MCPError
     from dovetail.errors import MissingCapability as MissingCapability
     from dovetail.errors import NeedsLogin as NeedsLogin
@@ -90,12 +97,14 @@ _HOMES = {
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
+    "Bearer": "dovetail.auth.settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
     "CannotConnect": "dovetail.errors",
     "CannotStart": "dovetail.errors",
     "Change": "dovetail.client.listening",
     "Client": "dovetail.connect",
+    "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
     "Context": "dovetail.server.context",
@@ -104,6 +113,7 @@ _HOMES = {
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
     "Depends": "dovetail.server.inject",
+    "DeviceLogin": "dovetail.auth.settings",
     "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
     "Elicit": "dovetail.server.asking",
@@ -111,11 +121,12 @@ _HOMES = {
     "ElicitResult": "dovetail.wire.elicitation",
     "ElicitUrl": "dovetail.server.asking",
     "EmbeddedResource": "dovetail.wire.content",
+    "EnterpriseLogin": "dovetail.auth.settings",
     "File": "dovetail.server.media",
+    "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "HttpError": "dovetail.errors",
-    "Finding": "dovetail.server.lint",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
@@ -125,6 +136,7 @@ _HOMES = {
     "InvalidParams": "dovetail.errors",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
+    "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
     "NeedsLogin": "dovetail.errors",
@@ -132,6 +144,7 @@ _HOMES = {
     "NotFound": "dovetail.errors",
     "NotMCP": "dovetail.errors",
     "NotOffered": "dovetail.errors",
+    "OAuth": "dovetail.auth.settings",
     "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
@@ -158,9 +171,10 @@ _HOMES = {
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "ToolReport": "dovetail.server.lint",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
-    "ToolReport": "dovetail.server.lint",
+    "WorkloadIdentity": "dovetail.auth.settings",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "tool": "dovetail.server.marks",

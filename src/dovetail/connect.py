@@ -3,6 +3,7 @@
 The client knows no transport and the transports know no client; they meet here.
 """
 
+import functools
 import hashlib
 import shlex
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from dovetail.auth.settings import Bearer
 from dovetail.client import client as caller
 from dovetail.client import sync
 from dovetail.client.answering import ElicitHandler, RootsGiven, SampleHandler
@@ -53,6 +55,7 @@ class Client(caller.Client):
         cache: bool = True,
         check_results: bool = True,
         headers: Mapping[str, str] | None = None,
+        auth: Any = None,
         ca_file: str | Path | None = None,
         cert: str | Path | tuple[str | Path, str | Path] | None = None,
         verify: bool = True,
@@ -67,7 +70,7 @@ class Client(caller.Client):
             target,
             limits=limits,
             timeouts=timeouts,
-            http={"headers": headers, "ca_file": ca_file, "cert": cert, "verify": verify, "proxy": proxy},
+            http={"headers": headers, "auth": auth, "ca_file": ca_file, "cert": cert, "verify": verify, "proxy": proxy},
             process={"env": env, "inherit": inherit_env, "cwd": cwd, "stderr": stderr},
         )
         super().__init__(
@@ -141,7 +144,24 @@ def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str,
     host = urlsplit(url).hostname
     if not host:
         raise ValueError(f"{url!r} is no URL of a server")
+    options = _authorized(url, timeouts, options)
     return Way(host, url, lambda: Post(url, limits, timeouts, **options))
+
+
+def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a channel, with whoever knows its credentials; a login outlives the channels it is used on."""
+    auth = options["auth"]
+    rest = {name: value for name, value in options.items() if name != "auth"}
+    if auth is None:
+        return rest
+    if isinstance(auth, Bearer):
+        return rest | {"headers": {**(rest["headers"] or {}), "Authorization": f"Bearer {auth.token}"}}
+    from dovetail.login.driver import driver_for
+    from dovetail.transports.door import fetcher
+
+    plain = {name: value for name, value in rest.items() if name != "headers"}
+    make = functools.partial(fetcher, **plain, connect_time=timeouts.connect)
+    return rest | {"authorizer": driver_for(url, auth, make)}
 
 
 def _socket(target: str, limits: ClientLimits) -> Way:

@@ -30,7 +30,8 @@ MCPError
 ├── AuthError                no code: an HTTP status carries it
 │   ├── Denied               ours to send
 │   ├── NeedsLogin           401, received
-│   └── Forbidden            403, received
+│   ├── Forbidden            403, received
+│   └── LoginFailed          the way to a token ended
 ├── NotOffered               the server did not declare what this needs
 ├── AnswerError              a question of the server could not be answered
 ├── ResultError              the result is not what the tool or the method promises
@@ -279,6 +280,12 @@ class Forbidden(AuthError):
     """The credentials do not suffice: 403. `challenge` is what the server says about them."""
 
     challenge: str = ""
+
+
+class LoginFailed(AuthError):
+    """A login came to no token; `reason` is the authorization server's error code, where it gave one."""
+
+    reason: str | None = None
 
 
 class NotOffered(MCPError):

@@ -188,6 +188,24 @@ async def test_a_quiet_connection_is_closed() -> None:
         assert here.visits == 6
 
 
+async def test_connections_that_fell_quiet_one_after_the_other_are_all_closed() -> None:
+    async def serve(visit: Visit) -> None:
+        await visit.request()
+        if visit.number == 2:
+            await later.wait()
+        visit.send(HELLO)
+        await visit.gone()
+
+    later = asyncio.Event()
+    async with place(serve) as here, client(idle_time=0.2) as fetcher:
+        tasks = [asyncio.create_task(body_of(fetcher, here.url)) for _ in range(2)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0.1)
+        later.set()
+        await asyncio.gather(*tasks)
+        await until(lambda: here.gone == 2)
+
+
 async def test_a_connection_quiet_too_long_is_not_used_even_before_it_is_closed() -> None:
     async with place(answering(HELLO)) as here, client(idle_time=0.0) as fetcher:
         for _ in range(3):
@@ -434,6 +452,41 @@ def hold_then_answer() -> Serve:
                 visit.send(HELLO)
 
     return serve
+
+
+async def test_whoever_gives_up_just_when_it_is_their_turn_gives_the_turn_on() -> None:
+    async def serve(visit: Visit) -> None:
+        while await visit.request():
+            await waiting.wait()
+            visit.send(HELLO)
+
+    async def first() -> None:
+        await body_of(fetcher, here.url)
+        tasks[1].cancel()  # woken by the same reply as this task, and behind it in the line
+
+    waiting, one = asyncio.Event(), FetchLimits(connections=1)
+    async with place(serve) as here, client(limits=one, idle_time=60) as fetcher:
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(first())]
+        await until(lambda: here.requests)
+        tasks += [asyncio.create_task(body_of(fetcher, here.url)) for _ in range(2)]
+        await settled()
+        waiting.set()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(ends[1], asyncio.CancelledError)
+        assert ends[2] == b"hello"
+
+
+async def test_whoever_waits_goes_on_when_another_cannot_connect() -> None:
+    async def mute(visit: Visit) -> None:
+        await visit.gone()
+
+    one = FetchLimits(connections=1)
+    async with place(mute) as dumb, place(answering(HELLO)) as here, client(limits=one, connect_time=0.5) as fetcher:
+        fails = asyncio.create_task(body_of(fetcher, dumb.url.replace("http:", "https:")))
+        await until(lambda: dumb.visits)
+        assert await body_of(fetcher, here.url) == b"hello"
+        with pytest.raises(Unreachable):
+            await fails
 
 
 async def test_a_quiet_connection_makes_room_for_another_host() -> None:

@@ -72,6 +72,7 @@ class Conversation:
         self._heard = heard
         self._loop = asyncio.get_running_loop()
         self._last = 0
+        self._held = 0  # how many things a user is busy with
         self._clocks: dict[Id, Clock] = {}
         self._answers: dict[Any, asyncio.Task[None]] = {}
 
@@ -226,9 +227,21 @@ class Conversation:
         self._answers[key] = task
         task.add_done_callback(lambda _: self._answers.pop(key, None))
 
-    async def _answer(self, id: Id, method: str, params: Any) -> None:
+    def hold(self) -> None:
+        """A user is being asked something: no limit of time counts."""
+        self._held += 1
         for clock in self._clocks.values():
             clock.pause()
+
+    def go_on(self) -> None:
+        """The user has answered."""
+        self._held -= 1
+        if self._held == 0:
+            for clock in self._clocks.values():
+                clock.resume()
+
+    async def _answer(self, id: Id, method: str, params: Any) -> None:
+        self.hold()
         try:
             answer = await self._answering.answer(method, params)
             reply = jsonrpc.result(id, encode(answer))
@@ -237,10 +250,11 @@ class Conversation:
         except AnswerError as exc:
             log.error("%s asked %s: %s", self.name, clip(method), exc)
             reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
+        except Exception as exc:
+            log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
+            reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
         finally:
-            if len(self._answers) <= 1:
-                for clock in self._clocks.values():
-                    clock.resume()
+            self.go_on()
         await self._reply(reply)
 
     async def _reply(self, data: bytes) -> None:

@@ -40,8 +40,32 @@ class Inbox(Protocol):
         """Something came that is no message."""
         ...
 
+    def hold(self) -> None:
+        """A user is busy with a login: no limit of time counts until `go_on`."""
+        ...
+
+    def go_on(self) -> None:
+        """The user is done."""
+        ...
+
     def lost(self, why: TransportError) -> None:
         """The channel is gone; nothing more will come."""
+        ...
+
+
+class Authorizer(Protocol):
+    """Whoever knows the credentials of requests."""
+
+    async def headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
+        """The credentials of one request."""
+        ...
+
+    async def challenged(self, status: int, challenge: str, nonce: str | None, sent: str | None, tries: int) -> bool:
+        """A request was refused; whether it is worth sending again with other credentials."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
         ...
 
 

@@ -4,9 +4,10 @@ The loop's own way is not used: uvloop tries one address after the other, and bo
 """
 
 import asyncio
+import errno
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 _HEAD_START = 0.25  # for one address before the next is tried too. RFC 8305, section 5
@@ -14,13 +15,20 @@ _HEAD_START = 0.25  # for one address before the next is tried too. RFC 8305, se
 Address = tuple[int, tuple[str | int | bytes, ...]]
 
 
-async def dial(host: str, port: int) -> socket.socket:
-    """A connected socket.
+Screen = Callable[[str], bool]
+
+
+async def dial(host: str, port: int, screen: Screen | None = None) -> socket.socket:
+    """A connected socket; only addresses that pass the screen are tried, and what was looked at is what is used.
 
     Raises:
         OSError: the name is unknown, or the first address's reason when none answers.
     """
     addresses = await _resolve(host, port)
+    if screen is not None:
+        addresses = [one for one in addresses if screen(str(one[1][0]))]
+        if not addresses:
+            raise OSError(errno.EACCES, "its address is not one that may be used here")
     if len(addresses) == 1:
         return await _connect(addresses[0])
     return await _race(addresses)

@@ -4,7 +4,7 @@ Redirects are followed only within the origin, so that credentials never reach a
 """
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -22,6 +22,7 @@ from dovetail.errors import (
     TransportError,
     clip,
 )
+from dovetail.protocol.channel import Authorizer, Headers, Inbox
 from dovetail.protocol.http import media_type
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher, Unreachable
@@ -47,18 +48,40 @@ class Door:
         cert: str | Path | tuple[str | Path, str | Path] | None = None,
         verify: bool = True,
         proxy: str | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.url = url
+        self.inbox: Inbox | None = None
+        self._authorizer = authorizer
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
-        self._fetcher = Fetcher(
-            tls=_tls(ca_file, cert, verify),
-            proxy=proxy,
-            connect_time=connect_time,
-            limits=FetchLimits(body=answer),
-        )
+        self._fetcher = fetcher(ca_file, cert, verify, proxy, connect_time, limits=FetchLimits(body=answer))
 
-    async def send(self, method: str, headers: Sequence[tuple[bytes, bytes]], body: bytes = b"") -> Reply:
-        """A reply that is no refusal; everything else is raised."""
+    async def send(self, method: str, headers: Headers, body: bytes = b"") -> Reply:
+        """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
+        if self._authorizer is None:
+            return await self._send(method, headers, body)
+        tries = 0
+        while True:
+            own = await self._authorizer.headers(method, self.url)
+            reply = await self._send(method, [*own, *headers], body)
+            tries += 1
+            if reply.status not in (401, 403) or not await self._challenged(self._authorizer, reply, own, tries):
+                return reply
+            reply.close()
+
+    async def _challenged(self, authorizer: Authorizer, reply: Reply, own: Headers, tries: int) -> bool:
+        challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
+        nonce = reply.headers.get(b"dpop-nonce", b"").decode("latin-1") or None
+        sent = own[0][1].decode("ascii").partition(" ")[2] if own else None
+        if self.inbox is not None:
+            self.inbox.hold()
+        try:
+            return await authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+        finally:
+            if self.inbox is not None:
+                self.inbox.go_on()
+
+    async def _send(self, method: str, headers: Headers, body: bytes) -> Reply:
         try:
             reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
             for _ in range(_REDIRECTS):
@@ -177,6 +200,18 @@ def _address(url: str) -> str:
 def _origin(url: str) -> tuple[Any, ...]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def fetcher(
+    ca_file: str | Path | None,
+    cert: str | Path | tuple[str | Path, str | Path] | None,
+    verify: bool,
+    proxy: str | None,
+    connect_time: float,
+    **more: Any,
+) -> Fetcher:
+    """An HTTP client with a user's plain settings."""
+    return Fetcher(tls=_tls(ca_file, cert, verify), proxy=proxy, connect_time=connect_time, **more)
 
 
 def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:

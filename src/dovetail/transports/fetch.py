@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from dovetail.errors import TransportError
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports import proxies
-from dovetail.transports.dial import dial
+from dovetail.transports.dial import Screen, dial
 from dovetail.transports.http1 import Broken, Connection, Reply
 from dovetail.transports.inflate import BadReply, TooLarge
 from dovetail.transports.proxies import Proxy
@@ -77,8 +77,10 @@ class Fetcher:
         connect_time: float = 10.0,
         idle_time: float = 4.0,  # below the five seconds after which uvicorn and Node close a quiet connection
         limits: FetchLimits | None = None,
+        screen: Screen | None = None,  # which addresses may be connected to; a proxy is the user's own choice
     ) -> None:
         self._tls = tls
+        self._screen = screen
         self._proxy = proxies.parse(proxy) if proxy else None
         self._trust_env = trust_env
         self._connect_time = connect_time
@@ -236,7 +238,7 @@ class Fetcher:
         loop, proxy = asyncio.get_running_loop(), origin.proxy
         # TLS knows host names without the zone of a link-local address and without the dot of the root.
         name = origin.host.partition("%")[0].rstrip(".") if tls else None
-        raw = await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port)
+        raw = await dial(proxy.host, proxy.port) if proxy else await dial(origin.host, origin.port, self._screen)
         if proxy is None or tls is None:
             await loop.create_connection(lambda: connection, sock=raw, ssl=tls, server_hostname=name)
         else:

@@ -14,6 +14,7 @@ from typing import IO
 
 log = logging.getLogger("dovetail")
 
+SHELL = "/bin/sh"
 GRACE = 2.0
 _STEP = 0.1
 
@@ -30,10 +31,10 @@ while read -r verb group; do
 done
 living() {
   left=' '
-  for group in $groups; do kill -0 -- "-$group" 2>/dev/null && left="$left$group "; done
+  for group in $groups; do kill -s 0 -- "-$group" 2>/dev/null && left="$left$group "; done
   groups=$left
 }
-for group in $groups; do kill -TERM -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s TERM -- "-$group" 2>/dev/null; done
 steps=$1
 living
 while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
@@ -41,7 +42,7 @@ while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
   steps=$((steps - 1))
   living
 done
-for group in $groups; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 
 
@@ -82,7 +83,7 @@ class Guardian:
         self._end()
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
+                [SHELL, "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -52,7 +52,7 @@ class Post:
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
-        self._inbox = inbox
+        self._inbox = self._door.inbox = inbox
 
     def facts(self) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
@@ -70,8 +70,9 @@ class Post:
         reply = await self._door.send("POST", headers, request.body)
         try:
             return await self._response(reply, request)
-        finally:
+        except BaseException:
             reply.close()
+            raise
 
     async def _response(self, reply: Reply, request: Request) -> Incoming:
         if reply.status >= 300:
@@ -96,11 +97,10 @@ class Post:
         return found
 
     async def _refused(self, reply: Reply, request: Request) -> Incoming:
-        # Without its session nothing of the request was done. spec: handshake/transports#session-management
-        if reply.status == 404 and self._session is not None and not request.stateless:
+        told = await refusal(reply, self._door.url)
+        if self._session is not None and not request.stateless and _sessionless(reply.status, told):
             self._lose("the server no longer knows the session")
             raise _unsent("the server no longer knows the session")
-        told = await refusal(reply, self._door.url)
         if isinstance(told, MCPError):
             raise told
         if told.error is None:
@@ -129,18 +129,21 @@ class Post:
         """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
         parser = Parser(self._limits.answer)
         fruitless = 0
-        while True:
-            last = parser.last_event_id
-            found = await self._until_answer(reply, parser, request)
-            if found is not None:
-                return found
-            fruitless = 0 if parser.last_event_id != last else fruitless + 1
-            if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
-                raise Disconnected("the server ended the stream before the answer")
-            await asyncio.sleep(self._pause(parser.retry, fruitless))
-            reply.close()
-            reply = await self._resume(parser.last_event_id)
-            parser = _continued(parser)
+        try:
+            while True:
+                last = parser.last_event_id
+                found = await self._until_answer(reply, parser, request)
+                if found is not None:
+                    return found
+                fruitless = 0 if parser.last_event_id != last else fruitless + 1
+                if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
+                    raise Disconnected("the server ended the stream before the answer")
+                reply.close()
+                await asyncio.sleep(self._pause(parser.retry, fruitless))
+                reply = await self._resume(parser.last_event_id)
+                parser = _continued(parser)
+        finally:
+            reply.release()
 
     async def _until_answer(self, reply: Reply, parser: Parser, request: Request | None) -> Incoming | None:
         try:
@@ -263,6 +266,15 @@ class Post:
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(MCPError):
             await work
+
+
+def _sessionless(status: int, told: Incoming | MCPError) -> bool:
+    """Whether a refusal says that the session is gone, so that nothing of the request was done.
+
+    404 says so; servers have been seen to say 400 and tell it in words. spec: handshake/transports#session-management
+    """
+    words = told.error.message if isinstance(told, Incoming) and told.error is not None else ""
+    return status == 404 or (status == 400 and "session" in words.lower())
 
 
 def _unsent(why: str) -> Disconnected:

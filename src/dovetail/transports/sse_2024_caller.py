@@ -34,7 +34,7 @@ class OldCaller(Talking):
 
     async def open(self, inbox: Inbox) -> None:
         """Open the stream and wait for the address."""
-        self._inbox = inbox
+        self._inbox = self._door.inbox = inbox
         reply = await self._door.send("GET", [(b"accept", SSE)])
         if reply.status >= 300:
             told = await refusal(reply, self._door.url)

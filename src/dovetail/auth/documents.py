@@ -1,0 +1,143 @@
+"""Metadata documents and where to look for them: the protected resource's, then the authorization server's.
+
+Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
+"""
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dovetail.auth.flow import Flow, HttpAnswer, get
+from dovetail.errors import LoginFailed, clip
+from dovetail.wire.shape import Struct, field
+
+_PRM: Final = "/.well-known/oauth-protected-resource"
+_OAUTH: Final = "/.well-known/oauth-authorization-server"
+_OIDC: Final = "/.well-known/openid-configuration"
+
+
+class ProtectedResource(Struct, frozen=True):
+    """What a resource says about itself. RFC 9728."""
+
+    resource: str
+    authorization_servers: list[str] = field(default_factory=list)
+    scopes_supported: list[str] | None = None
+    dpop_bound_access_tokens_required: bool = False
+
+
+class AuthorizationServer(Struct, frozen=True, kw_only=True):
+    """What an authorization server says about itself. RFC 8414, OpenID Connect Discovery."""
+
+    issuer: str
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    device_authorization_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    scopes_supported: list[str] | None = None
+    response_types_supported: list[str] | None = None
+    grant_types_supported: list[str] | None = None
+    code_challenge_methods_supported: list[str] | None = None
+    token_endpoint_auth_methods_supported: list[str] | None = None
+    authorization_response_iss_parameter_supported: bool = False
+    client_id_metadata_document_supported: bool = False
+    dpop_signing_alg_values_supported: list[str] | None = None
+    assumed: bool = False  # made up by us, because there is no document: the rule of 2025-03
+
+
+def resource_document(server_url: str, named: str | None) -> Flow[ProtectedResource | None]:
+    """The document of the server at this URL: where it says it is, else at the well-known places.
+
+    spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
+    """
+    for url in [named] if named else _resource_places(server_url):
+        found = _document((yield from get(url)), ProtectedResource)
+        if found is not None:
+            return check_resource(found, server_url)
+    return None
+
+
+def _resource_places(server_url: str) -> list[str]:
+    parts = urlsplit(server_url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    path = parts.path.rstrip("/")
+    return [f"{origin}{_PRM}{path}", f"{origin}{_PRM}"] if path else [f"{origin}{_PRM}"]
+
+
+def check_resource(document: ProtectedResource, server_url: str) -> ProtectedResource:
+    """A document must speak of the server it was found by, or of something it is part of. RFC 9728, section 3.3"""
+    ours, theirs = urlsplit(server_url), urlsplit(document.resource)
+    same_origin = (ours.scheme, _host(ours)) == (theirs.scheme.lower(), _host(theirs))
+    inside = (ours.path.rstrip("/") + "/").startswith(theirs.path.rstrip("/") + "/")
+    if not (same_origin and inside):
+        raise LoginFailed(
+            f"the server's metadata speaks of another resource, {clip(document.resource)}: "
+            "a token for it could be used elsewhere"
+        )
+    return document
+
+
+def _host(parts: Any) -> tuple[str, int | None]:
+    return (parts.hostname or "").lower(), parts.port or {"https": 443, "http": 80}.get(parts.scheme.lower())
+
+
+def server_document(issuer: str) -> Flow[AuthorizationServer | None]:
+    """The document of an authorization server, by every rule of where it may be.
+
+    spec: authorization-server-discovery#authorization-server-metadata-discovery
+    """
+    for url in _server_places(issuer):
+        found = _document((yield from get(url)), AuthorizationServer)
+        if found is not None:
+            if found.issuer != issuer:
+                raise LoginFailed(
+                    f"the metadata of {clip(issuer)} names another issuer, {clip(found.issuer)}: it is not used"
+                )
+            return found
+    return None
+
+
+def _server_places(issuer: str) -> list[str]:
+    parts = urlsplit(issuer)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    path = parts.path.rstrip("/")
+    if not path:
+        return [origin + _OAUTH, origin + _OIDC]
+    return [origin + _OAUTH + path, origin + _OIDC + path, origin + path + _OIDC]
+
+
+def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
+    """Without resource metadata the server itself is its authorization server, at default paths if need be.
+
+    spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
+    """
+    parts = urlsplit(server_url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    found = _document((yield from get(origin + _OAUTH)), AuthorizationServer)
+    if found is not None:
+        return found
+    return AuthorizationServer(
+        issuer=origin,
+        authorization_endpoint=origin + "/authorize",
+        token_endpoint=origin + "/token",
+        registration_endpoint=origin + "/register",
+        assumed=True,
+    )
+
+
+def _document(answer: HttpAnswer, kind: Any) -> Any:
+    if answer.status != 200:
+        return None
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def secure(url: str) -> bool:
+    """Whether credentials may travel to this URL: https, or plain http on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return bool(parts.hostname)
+    return parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")

@@ -1,0 +1,116 @@
+"""What a flow asks of whoever drives it: an HTTP call, a visit by the user, the time, a pause.
+
+A flow is a generator: it yields one of these and is sent the answer. It opens no connection, reads no clock, starts no
+browser; so every flow can be tested with values alone.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from dovetail.errors import LoginFailed, clip
+from dovetail.wire.codec import encode
+from dovetail.wire.incoming import plain
+from dovetail.wire.shape import Struct, field
+
+T = TypeVar("T")
+
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+
+
+class HttpCall(Struct, frozen=True, kw_only=True):
+    """Make this request; the answer is an HttpAnswer. Redirects are not followed."""
+
+    method: str = "GET"
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class HttpAnswer(Struct, frozen=True):
+    """What came back; header names are lower case. Status 0: nothing did."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def json(self) -> dict[str, Any] | None:
+        """The object in the body, if it is one."""
+        try:
+            found = plain(self.body)
+        except Exception:
+            return None
+        return found if isinstance(found, dict) else None
+
+
+class Visit(Struct, frozen=True):
+    """Send the user to this URL; the answer is the query of the redirect that comes back, as a dict."""
+
+    url: str
+    redirect_uri: str
+
+
+class ShowCode(Struct, frozen=True):
+    """Show the user where to go and what to enter there; the answer is None."""
+
+    url: str
+    code: str
+    complete: str | None = None
+
+
+class RedirectUri(Struct, frozen=True):
+    """Which redirect URI will reach us? The answer is a string; the listener is open from then on."""
+
+
+class Now(Struct, frozen=True):
+    """What time is it? The answer is seconds since the epoch."""
+
+
+class Pause(Struct, frozen=True):
+    """Wait for some seconds."""
+
+    seconds: float
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause
+Flow = Generator[Wish, Any, T]
+
+
+def get(url: str, headers: Mapping[str, str] | None = None) -> Flow[HttpAnswer]:
+    """Fetch a document."""
+    return (yield HttpCall(url=url, headers={"accept": JSON, **(headers or {})}))
+
+
+def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Flow[HttpAnswer]:
+    """Send a form."""
+    return (
+        yield HttpCall(
+            method="POST",
+            url=url,
+            headers={"content-type": FORM, "accept": JSON, **(headers or {})},
+            body=urlencode(fields).encode(),
+        )
+    )
+
+
+def post_json(url: str, document: Any) -> Flow[HttpAnswer]:
+    """Send a document."""
+    headers = {"content-type": JSON, "accept": JSON}
+    return (yield HttpCall(method="POST", url=url, headers=headers, body=encode(document)))
+
+
+def failure(step: str, answer: HttpAnswer) -> LoginFailed:
+    """What an authorization server's refusal says; its code and words, never the whole body."""
+    said = answer.json() or {}
+    code, words = said.get("error"), said.get("error_description")
+    if answer.status == 0:
+        return LoginFailed(f"{step}: the authorization server cannot be reached")
+    text = f"{step}: the authorization server answered with status {answer.status}"
+    if isinstance(code, str):
+        text += f", {clip(code, 64)}"
+    if isinstance(words, str):
+        text += f": {clip(words, 200)}"
+    error = LoginFailed(text).at(status=answer.status)
+    error.reason = code if isinstance(code, str) else None
+    return error

@@ -1,0 +1,144 @@
+"""Logins without a browser here: a program's own credentials, a company's identity provider, a workload, a device."""
+
+from typing import Any, Final
+
+from dovetail.auth import proofs
+from dovetail.auth.challenge import Challenge
+from dovetail.auth.code_flow import choose_scopes, discover
+from dovetail.auth.documents import AuthorizationServer, secure
+from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
+from dovetail.auth.login import Login, Registered
+from dovetail.auth.registration import choose_method, identify
+from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
+from dovetail.auth.tokens import prove, read_token, request_token
+from dovetail.errors import LoginFailed
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_DEVICE: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"
+_ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+
+
+def by_credentials(
+    server_url: str, challenge: Challenge, settings: ClientCredentials, known: Login | None
+) -> Flow[Login]:
+    """As a program, by its secret or its private key. spec: extensions/oauth-client-credentials"""
+    document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    scopes = choose_scopes(challenge, document, server, settings, known)
+    resource = document.resource if document is not None else server_url
+    method = "private_key_jwt" if settings.private_key else choose_method(server, True, settings.token_auth_method)
+    client = _client(server, settings.client_id, settings.client_secret, method)
+    assertion = None
+    if settings.private_key is not None:
+        now: float = yield Now()
+        assertion = proofs.client_assertion(
+            settings.private_key, settings.algorithm, settings.client_id, server.issuer, now
+        )
+    fields = {"grant_type": "client_credentials", "resource": resource} | _scope(scopes)
+    key = (known.key if known is not None else None) or (proofs.new_key() if settings.dpop else None)
+    token = yield from request_token(server, client, fields, key=key, assertion=assertion)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
+
+
+def by_enterprise(
+    server_url: str, challenge: Challenge, settings: EnterpriseLogin, known: Login | None, id_token: str
+) -> Flow[Login]:
+    """The identity provider's ID token becomes a grant for the authorization server. spec: SEP-990"""
+    document, server = yield from discover(server_url, challenge, known, None)
+    scopes = choose_scopes(challenge, document, server, settings, known)
+    resource = document.resource if document is not None else server_url
+    if not secure(settings.idp_token_endpoint):
+        raise LoginFailed("the identity provider's token endpoint is not safe to use")
+    form = {
+        "grant_type": _EXCHANGE,
+        "requested_token_type": _ID_JAG,
+        "audience": server.issuer,
+        "resource": resource,
+        "subject_token": id_token,
+        "subject_token_type": _ID_TOKEN,
+        "client_id": settings.idp_client_id,
+    } | _scope(scopes)
+    if settings.idp_client_secret is not None:
+        form["client_secret"] = settings.idp_client_secret
+    answer = yield from post_form(settings.idp_token_endpoint, form)
+    said = answer.json() or {}
+    grant = said.get("access_token")
+    if answer.status != 200 or not isinstance(grant, str):
+        raise failure("identity provider", answer)
+    if said.get("issued_token_type") != _ID_JAG:
+        raise LoginFailed("the identity provider issued another kind of token than was asked for")
+    method = choose_method(server, settings.client_secret is not None)
+    client = _client(server, settings.client_id, settings.client_secret, method)
+    fields = {"grant_type": JWT_BEARER, "assertion": grant, "resource": resource} | _scope(scopes)
+    token = yield from request_token(server, client, fields)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+
+
+def by_workload(
+    server_url: str, challenge: Challenge, settings: WorkloadIdentity, known: Login | None, assertion: str
+) -> Flow[Login]:
+    """The platform's token is the grant. A refusal is final: another grant would be another identity."""
+    document, server = yield from discover(server_url, challenge, known, None)
+    scopes = choose_scopes(challenge, document, server, settings, known)
+    resource = document.resource if document is not None else server_url
+    client = _client(server, settings.client_id or "", None, "none")
+    fields = {"grant_type": JWT_BEARER, "assertion": assertion, "resource": resource} | _scope(scopes)
+    token = yield from request_token(server, client, fields)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+
+
+def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, known: Login | None) -> Flow[Login]:
+    """A code the user enters elsewhere. RFC 8628"""
+    document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    endpoint = server.device_authorization_endpoint
+    if endpoint is None or not secure(endpoint):
+        raise LoginFailed("the authorization server does not offer logins on another device")
+    as_code = OAuth(
+        client_id=settings.client_id,
+        client_secret=settings.client_secret,
+        issuer=settings.issuer,
+        client_metadata_url=settings.client_metadata_url,
+        client_name=settings.client_name,
+    )
+    client = yield from identify(server, as_code, known.client if known is not None else None, "http://127.0.0.1/")
+    scopes = choose_scopes(challenge, document, server, settings, known)
+    resource = document.resource if document is not None else server_url
+    form, headers = prove(client, {"resource": resource} | _scope(scopes))
+    answer = yield from post_form(endpoint, form | {"client_id": client.client_id}, headers)
+    said = answer.json() or {}
+    if answer.status != 200 or not isinstance(said.get("device_code"), str):
+        raise failure("device login", answer)
+    yield ShowCode(str(said.get("verification_uri")), str(said.get("user_code")), said.get("verification_uri_complete"))
+    fields = {"grant_type": _DEVICE, "device_code": said["device_code"], "resource": resource}
+    token = yield from _poll(server, client, fields, said, settings.timeout)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+
+
+def _poll(
+    server: AuthorizationServer, client: Registered, fields: dict[str, str], said: dict[str, Any], patience: float
+) -> Flow[Any]:
+    interval = max(1.0, min(float(said.get("interval") or 5), 60.0))
+    begun: float = yield Now()
+    while True:
+        yield Pause(interval)
+        now: float = yield Now()
+        if now - begun > min(patience, float(said.get("expires_in") or patience)):
+            raise LoginFailed("nobody entered the code in time")
+        form, headers = prove(client, fields)
+        answer = yield from post_form(server.token_endpoint or "", form, headers)
+        if answer.status == 200:
+            return read_token(answer, now)
+        error = failure("device login", answer)
+        if error.reason == "slow_down":
+            interval += 5.0
+        elif error.reason != "authorization_pending":
+            raise error
+
+
+def _client(server: AuthorizationServer, client_id: str, secret: str | None, method: str) -> Registered:
+    return Registered(issuer=server.issuer, client_id=client_id, client_secret=secret, method=method, given=True)
+
+
+def _scope(scopes: list[str] | None) -> dict[str, str]:
+    return {"scope": " ".join(scopes)} if scopes else {}

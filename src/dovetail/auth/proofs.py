@@ -1,0 +1,69 @@
+"""Signed proofs: DPoP (RFC 9449), client assertions (RFC 7523), PKCE (RFC 7636). The signing is joserfc's.
+
+The only module of the client side that imports it, and only when something is signed.
+"""
+
+import hashlib
+import secrets
+from base64 import urlsafe_b64encode
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+DPOP_ALGORITHM = "ES256"
+
+
+def challenge_pair() -> tuple[str, str]:
+    """A PKCE verifier and its S256 challenge."""
+    verifier = secrets.token_urlsafe(48)
+    return verifier, _digest(verifier)
+
+
+def new_key() -> dict[str, Any]:
+    """A fresh private key for DPoP, as a JWK."""
+    from joserfc.jwk import ECKey
+
+    return dict(ECKey.generate_key("P-256").as_dict(private=True))
+
+
+def dpop(
+    key: dict[str, Any], method: str, url: str, now: float, *, nonce: str | None = None, token: str | None = None
+) -> str:
+    """Proof that we hold the key, for one request. RFC 9449, section 4.2"""
+    from joserfc import jwt
+    from joserfc.jwk import ECKey
+
+    signer = ECKey.import_key(key)
+    header = {"typ": "dpop+jwt", "alg": DPOP_ALGORITHM, "jwk": signer.as_dict(private=False)}
+    claims: dict[str, Any] = {
+        "jti": secrets.token_urlsafe(16),
+        "htm": method,
+        "htu": urlunsplit(urlsplit(url)._replace(query="", fragment="")),
+        "iat": int(now),
+    }
+    if nonce is not None:
+        claims["nonce"] = nonce
+    if token is not None:
+        claims["ath"] = _digest(token)
+    return jwt.encode(header, claims, signer, algorithms=[DPOP_ALGORITHM])
+
+
+def client_assertion(pem: str, algorithm: str, client_id: str, audience: str, now: float) -> str:
+    """Proof who a client is, signed with its private key."""
+    from joserfc import jwt
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+    kinds = {"ES": ECKey, "RS": RSAKey, "PS": RSAKey, "Ed": OKPKey}
+    key = kinds.get(algorithm[:2], ECKey).import_key(pem)
+    claims = {
+        "iss": client_id,
+        "sub": client_id,
+        "aud": audience,
+        "jti": secrets.token_urlsafe(16),
+        "iat": int(now),
+        "exp": int(now) + 300,
+    }
+    return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
+
+
+def _digest(text: str) -> str:
+    return urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode("ascii")

@@ -1,0 +1,92 @@
+"""Who this client is to an authorization server: as the user says, by its metadata document, or registered on the spot.
+
+spec: client-registration
+"""
+
+from typing import Any, Final
+
+from dovetail.auth.documents import AuthorizationServer
+from dovetail.auth.flow import Flow, failure, post_json
+from dovetail.auth.login import Registered
+from dovetail.auth.settings import OAuth
+from dovetail.errors import LoginFailed, clip
+
+# The ways to prove who we are at the token endpoint, best first.
+_METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
+
+
+def identify(
+    server: AuthorizationServer, settings: OAuth, known: Registered | None, redirect_uri: str
+) -> Flow[Registered]:
+    """The identity to use with this server; one registered with another is never used."""
+    if settings.client_id is not None:
+        return _given(server, settings)
+    if settings.client_metadata_url is not None and server.client_id_metadata_document_supported:
+        return Registered(issuer=server.issuer, client_id=settings.client_metadata_url, redirect_uris=[redirect_uri])
+    if known is not None and known.issuer == server.issuer and redirect_uri in known.redirect_uris:
+        return known
+    if server.registration_endpoint is None:
+        raise LoginFailed(f"{clip(server.issuer)} does not let clients register themselves").at(
+            hint="register one there by hand and pass auth=OAuth(client_id=...)"
+        )
+    return (yield from _register(server, server.registration_endpoint, settings, redirect_uri))
+
+
+def _given(server: AuthorizationServer, settings: OAuth) -> Registered:
+    assert settings.client_id is not None
+    if settings.issuer is not None and settings.issuer != server.issuer:
+        raise LoginFailed(
+            f"the client id was given for {clip(settings.issuer)}, but the server is guarded by {clip(server.issuer)}"
+        ).at(hint="check whether the server moved, then register there and pass the new client id")
+    return Registered(
+        issuer=server.issuer,
+        client_id=settings.client_id,
+        client_secret=settings.client_secret,
+        method=choose_method(server, settings.client_secret is not None, settings.token_auth_method),
+        given=True,
+    )
+
+
+def choose_method(server: AuthorizationServer, has_secret: bool, wanted: str | None = None) -> str:
+    """How to prove who we are, of what the server offers; RFC 8414 says Basic where it is silent."""
+    if wanted is not None:
+        return wanted
+    if not has_secret:
+        return "none"
+    offered = server.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+    return next((one for one in _METHODS[:2] if one in offered), "client_secret_basic")
+
+
+def _register(server: AuthorizationServer, endpoint: str, settings: OAuth, redirect_uri: str) -> Flow[Registered]:
+    """spec: client-registration#dynamic-client-registration"""
+    offered = server.token_endpoint_auth_methods_supported
+    wanted = "none" if offered is None or "none" in offered else next((o for o in _METHODS if o in offered), "none")
+    document: dict[str, Any] = {
+        "client_name": settings.client_name,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": wanted,
+        "application_type": "native" if _local(redirect_uri) else "web",
+    }
+    if settings.scopes:
+        document["scope"] = " ".join(settings.scopes)
+    answer = yield from post_json(endpoint, document)
+    said = answer.json() or {}
+    client_id, secret = said.get("client_id"), said.get("client_secret")
+    if answer.status not in (200, 201) or not isinstance(client_id, str):
+        raise failure("registration", answer).at(
+            hint="register a client there by hand and pass auth=OAuth(client_id=...)"
+        )
+    given = said.get("token_endpoint_auth_method")
+    return Registered(
+        issuer=server.issuer,
+        client_id=client_id,
+        client_secret=secret if isinstance(secret, str) else None,
+        method=given if isinstance(given, str) else (choose_method(server, True) if secret else "none"),
+        redirect_uris=[redirect_uri],
+    )
+
+
+def _local(uri: str) -> bool:
+    return uri.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]")) or not uri.startswith("http")

@@ -1,0 +1,106 @@
+"""The token endpoint: how a client proves who it is there, and what a token response means."""
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from dovetail.auth import proofs
+from dovetail.auth.documents import AuthorizationServer, secure
+from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
+from dovetail.auth.login import Login, Registered, Token
+from dovetail.errors import LoginFailed
+from dovetail.wire.shape import replace
+
+
+def request_token(
+    server: AuthorizationServer,
+    client: Registered,
+    fields: Mapping[str, str],
+    *,
+    key: dict[str, Any] | None = None,
+    assertion: str | None = None,
+) -> Flow[Token]:
+    """A token for this grant; with a DPoP key, one bound to it."""
+    endpoint = server.token_endpoint
+    if endpoint is None or not secure(endpoint):
+        raise LoginFailed("the authorization server names no token endpoint that is safe to use")
+    form, headers = prove(client, fields, assertion)
+    answer = yield from _send(endpoint, form, headers, key, None)
+    nonce = answer.headers.get("dpop-nonce")
+    if key is not None and nonce and (answer.json() or {}).get("error") == "use_dpop_nonce":
+        answer = yield from _send(endpoint, form, headers, key, nonce)
+    if answer.status != 200:
+        raise failure("token", answer)
+    now: float = yield Now()
+    return read_token(answer, now)
+
+
+def _send(
+    endpoint: str, form: Mapping[str, str], headers: dict[str, str], key: dict[str, Any] | None, nonce: str | None
+) -> Flow[HttpAnswer]:
+    if key is None:
+        return (yield from post_form(endpoint, form, headers))
+    now: float = yield Now()
+    proof = proofs.dpop(key, "POST", endpoint, now, nonce=nonce)
+    return (yield from post_form(endpoint, form, headers | {"dpop": proof}))
+
+
+def prove(
+    client: Registered, fields: Mapping[str, str], assertion: str | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The form and headers of a request to the token endpoint, by the client's way of proving who it is."""
+    form = dict(fields)
+    match client.method:
+        case "client_secret_basic" if client.client_secret is not None:
+            pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+            return form, {"authorization": "Basic " + b64encode(pair.encode()).decode("ascii")}
+        case "client_secret_post" if client.client_secret is not None:
+            return form | {"client_id": client.client_id, "client_secret": client.client_secret}, {}
+        case "private_key_jwt" if assertion is not None:
+            kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+            return form | {
+                "client_id": client.client_id,
+                "client_assertion_type": kind,
+                "client_assertion": assertion,
+            }, {}
+        case _:
+            return form | {"client_id": client.client_id}, {}
+
+
+def read_token(answer: HttpAnswer, now: float) -> Token:
+    """The token in a response; LoginFailed if there is none that can be used."""
+    said = answer.json() or {}
+    access, kind = said.get("access_token"), said.get("token_type", "Bearer")
+    if not isinstance(access, str) or not access.isascii() or not access.isprintable():
+        raise LoginFailed("the token response holds no access token that can be used")
+    if not isinstance(kind, str) or kind.lower() not in ("bearer", "dpop"):
+        raise LoginFailed("the token is of a type this client does not know")
+    lifetime, refresh, scope = said.get("expires_in"), said.get("refresh_token"), said.get("scope")
+    if isinstance(lifetime, str) and lifetime.isdigit():
+        lifetime = int(lifetime[:12])
+    known = isinstance(lifetime, int | float) and math.isfinite(lifetime)
+    return Token(
+        access_token=access,
+        token_type="DPoP" if kind.lower() == "dpop" else "Bearer",
+        expires_at=now + max(0.0, float(lifetime)) if known else None,  # pyright: ignore[reportArgumentType]
+        refresh_token=refresh if isinstance(refresh, str) else None,
+        scope=scope if isinstance(scope, str) else None,
+    )
+
+
+def refresh(login: Login) -> Flow[Login | None]:
+    """The login with a fresh token; None if the server wants a new login. A rotated refresh token replaces the old."""
+    token = login.token
+    if token is None or token.refresh_token is None:
+        return None
+    fields = {"grant_type": "refresh_token", "refresh_token": token.refresh_token, "resource": login.resource}
+    try:
+        fresh = yield from request_token(login.server, login.client, fields, key=login.key)
+    except LoginFailed as exc:
+        if exc.reason in ("invalid_grant", "invalid_client", "unauthorized_client"):
+            return None
+        raise
+    kept = fresh.refresh_token or token.refresh_token
+    return replace(login, token=replace(fresh, refresh_token=kept, scope=fresh.scope or token.scope))

@@ -1,0 +1,154 @@
+"""Where logins are kept between runs: in memory, in files only their user can read, in the system's keyring.
+
+A file is written beside its place and moved there, so a crash leaves the old one or the new one, never half of one; a
+lock beside it lets one process at a time renew a token.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Store(Protocol):
+    """What a place for logins does; keys are URLs, values are opaque."""
+
+    def get(self, key: str) -> bytes | None: ...
+    def set(self, key: str, value: bytes) -> None: ...
+    def delete(self, key: str) -> None: ...
+    def lock(self, key: str) -> "contextlib.AbstractContextManager[None]":
+        """Held while a token is renewed, against other processes too; may wait."""
+        ...
+
+
+class MemoryStore:
+    """For one run only."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self._kept.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._kept[key] = value
+
+    def delete(self, key: str) -> None:
+        self._kept.pop(key, None)
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Generator[None]:
+        yield
+
+
+class FileStore:
+    """One file per server in a folder of the user's, readable by nobody else."""
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._folder = Path(folder) if folder is not None else _default_folder()
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return self._place(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def set(self, key: str, value: bytes) -> None:
+        self._make_folder()
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")  # made 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(value)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._place(key))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._place(key).unlink()
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Generator[None]:
+        self._make_folder()
+        handle = os.open(self._place(key).with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(handle)
+            yield
+        finally:
+            os.close(handle)  # which lets go of the lock
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _place(self, key: str) -> Path:
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+class KeyringStore:
+    """The system's keyring, by the keyring library; the locks are files."""
+
+    def __init__(self, service: str = "dovetail") -> None:
+        import keyring
+
+        self._keyring: Any = keyring
+        self._service = service
+        self._locks = FileStore()
+
+    def get(self, key: str) -> bytes | None:
+        found = self._keyring.get_password(self._service, key)
+        return None if found is None else found.encode()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._keyring.set_password(self._service, key, value.decode())
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(Exception):
+            self._keyring.delete_password(self._service, key)
+
+    def lock(self, key: str) -> "contextlib.AbstractContextManager[None]":
+        return self._locks.lock(key)
+
+
+def store_for(given: Any) -> Store:
+    """The store a setting names."""
+    match given:
+        case "memory":
+            return MemoryStore()
+        case "file":
+            return FileStore()
+        case "keyring":
+            try:
+                return KeyringStore()
+            except ImportError:
+                raise ValueError('store="keyring" needs the keyring library: pip install keyring') from None
+        case str() | Path():
+            return FileStore(given)
+        case _:
+            return given
+
+
+def _default_folder() -> Path:
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail" / "logins"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dovetail" / "logins"
+
+
+if os.name == "nt":  # pragma: no cover
+
+    def _lock(handle: int) -> None:
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
+else:
+
+    def _lock(handle: int) -> None:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
