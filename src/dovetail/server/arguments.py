@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from dovetail.errors import ParseError, clip
-from dovetail.server.shapes import REF, target
 from dovetail.wire.codec import decode
 
 MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
@@ -18,6 +17,7 @@ MAX_TEXT: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 _MAX_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
+_REF: Final = "#/$defs/"
 
 # The names msgspec has for JSON's types, so that all reasons read alike.
 _NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
@@ -163,8 +163,8 @@ def _open(place: _Place) -> list[Schema]:
         if not todo:
             return found
         schema = todo.pop(0)
-        if schema.get("$ref", "").startswith(REF):
-            todo.insert(0, place.shared.get(target(schema), {}))
+        if "$ref" in schema:
+            todo.insert(0, place.shared.get(str(schema["$ref"]).removeprefix(_REF), {}))
         elif inner := schema.get("anyOf") or schema.get("oneOf"):
             todo = [*(one for one in inner if isinstance(one, dict)), *todo]
         elif isinstance(schema.get("type"), str):

@@ -4,17 +4,14 @@ Everything registered is compiled on the spot, so that a mistake shows where it 
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
-from dovetail.protocol.profiles import AS_PUBLISHED, PROFILES, fitted
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.lint import ToolReport, report
 from dovetail.server.marks import offered
-from dovetail.server.offload import TEMPLATE, Offload, Shelf
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
@@ -24,6 +21,10 @@ from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
 from dovetail.wire.shape import Wire, replace
+
+if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.server.lint import ToolReport
+    from dovetail.server.offload import Offload, Shelf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ class Offers:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
-        offload: Offload | None,
+        offload: "Offload | None",
         profile: str | None,
     ) -> None:
         self.changes = Changes()
@@ -58,9 +59,7 @@ class Offers:
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
-        self._shelf = None if offload is None else Shelf(offload)
-        if self._shelf is not None:
-            self.add_resource(self._shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self._shelf = None if offload is None else self._keeping(offload)
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -79,6 +78,8 @@ class Offers:
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
         if self._profile is not None:
+            from dovetail.protocol.profiles import fitted
+
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         if self._shelf is not None:
             tool.output = self._shelf.around(tool.output)
@@ -177,6 +178,13 @@ class Offers:
                     one.enabled = enabled
                 self._refresh(kind)
 
+    def _keeping(self, policy: "Offload") -> "Shelf":
+        from dovetail.server.offload import TEMPLATE, Shelf
+
+        shelf = Shelf(policy)
+        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        return shelf
+
     def _register(self, kind: str, name: str, made: Any) -> None:
         _check_sound(made.declaration)
         if name in self._all[kind]:
@@ -238,12 +246,14 @@ class Offers:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)
 
-    def lint(self, *rules: str) -> list[ToolReport]:
+    def lint(self, *rules: str) -> "list[ToolReport]":
         """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
 
         Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
         """
-        return [report(tool, rules or AS_PUBLISHED) for tool in self._tools.values()]
+        from dovetail.server.lint import report
+
+        return [report(tool, rules) for tool in self._tools.values()]
 
     # What is there
 
@@ -277,7 +287,11 @@ def _check_sound(declaration: Wire) -> None:
 
 
 def _known_profile(profile: str | None) -> str | None:
-    if profile is not None and profile not in PROFILES:
+    if profile is None:
+        return None
+    from dovetail.protocol.profiles import PROFILES
+
+    if profile not in PROFILES:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
     return profile
 
