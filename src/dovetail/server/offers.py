@@ -11,7 +11,6 @@ from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.marks import offered
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
@@ -151,6 +150,8 @@ class Offers:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
         where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
         """
+        from dovetail.server.marks import offered
+
         add = {"tool": self.add_tool, "prompt": self.add_prompt}
         for name, function, mark in offered(source):
             if mark.kind == "resource":
