@@ -6,11 +6,11 @@ no function uses is not even loaded.
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.server.context import Context
-from dovetail.server.runner import Limited, Runner
+from dovetail.server.runner import Limited, Revealing, Runner
 from dovetail.server.signature import Signature, compile_signature
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def bound(
     timeout: float | None = None,
     limit: int | None = None,
     inline: bool = False,
+    reveal: Collection[type[Exception]] = (),
 ) -> "tuple[Signature | Verbatim, Runner]":
     """How a call's arguments reach the function, and how it is run; with a schema of the author's, they are one dict.
 
@@ -36,6 +37,8 @@ def bound(
     """
     plan = _plan(function)
     runner = _runner(function, plan, timeout, inline)
+    if reveal:
+        runner = Revealing(runner, reveal)
     if limit is not None:
         runner = Limited(runner, limit)
     carries = runner.takes_context

@@ -68,7 +68,7 @@ class Offers:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
         Options: name, title, description, icons, annotations or read_only, destructive, idempotent and open_world,
-        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, enabled.
         """
         return self._registering(function, options, self.add_tool)
 
@@ -92,7 +92,7 @@ class Offers:
         """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
 
         Options: name, title, description, mime_type, size (not of a template), icons, annotations, tags, version, meta,
-        cache, timeout, limit (reads at once), inline, enabled.
+        cache, timeout, limit (reads at once), inline, reveal, enabled.
         """
 
         if callable(uri):  # `@app.resource`, without its URI
@@ -123,7 +123,8 @@ class Offers:
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Offer a function as a prompt.
 
-        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
+        enabled.
         """
         return self._registering(function, options, self.add_prompt)
 

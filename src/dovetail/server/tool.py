@@ -43,9 +43,12 @@ class Tool:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        self.signature, self.runner = bound(function, schema=input_schema, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, schema=input_schema, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         where = self.signature.where
         if output_schema is None:
             self.output = compile_output(self.signature.returns, where=where)
