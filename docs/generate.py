@@ -1,5 +1,6 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings, and those of guide/types.md from what the code makes of types.
+the public names and their docstrings, those of guide/types.md from what the code makes of types, and those
+of schemas.md from the rules.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -14,6 +15,7 @@ import dovetail
 from dovetail import errors
 from dovetail.protocol import downgrade
 from dovetail.protocol.http import status_of
+from dovetail.protocol.profiles import RULES
 from dovetail.wire.methods import BATCHES, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, stateless
 from dovetail.wire.shape import Struct
@@ -40,10 +42,37 @@ REFUSALS = (
     errors.Busy("", own=True),
 )
 
+RULE_LABELS = {
+    "name": "name of a tool",
+    "parameter": "name of a parameter",
+    "description": "longest description",
+    "keywords": "keywords",
+    "formats": "formats",
+    "references": "`$ref` is taken",
+    "loops": "a type may contain itself",
+    "needs_items": "arrays need `items`",
+    "needs_type": "every schema needs a type, every object properties",
+    "text_enums": "only texts are enumerated",
+    "closed": "every object is closed",
+    "all_required": "every property is required",
+    "few_items": "`minItems` is 0 or 1",
+}
+
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Depends", "tool", "resource", "prompt", "Limits", "Lifetime"),
+    "The server": (
+        "Server",
+        "Context",
+        "Depends",
+        "tool",
+        "resource",
+        "prompt",
+        "Limits",
+        "Lifetime",
+        "ToolReport",
+        "Finding",
+    ),
     "The client": (
         "Client",
         "SyncClient",
@@ -135,7 +164,34 @@ def pages() -> dict[Path, str]:
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", methods()), ("codes", codes())):
         text = _replaced(text, name, table)
-    return {protocol: text, DOCS / "reference.md": reference(), DOCS / "guide" / "types.md": types()}
+    return {
+        protocol: text,
+        DOCS / "reference.md": reference(),
+        DOCS / "guide" / "types.md": types(),
+        DOCS / "schemas.md": schemas(),
+    }
+
+
+def schemas() -> str:
+    """The page on schemas, with the rules as the code has them."""
+    text = (DOCS / "schemas.md").read_text(encoding="utf-8")
+    head = ["", *(f"`{name}`" for name in RULES)]
+    rows = [[label, *(_rule(getattr(rule, field)) for rule in RULES.values())] for field, label in RULE_LABELS.items()]
+    return _replaced(text, "rules", _table(head, rows))
+
+
+def _rule(value: object) -> str:
+    match value:
+        case frozenset():
+            return ", ".join(f"`{one}`" for one in sorted(value))
+        case bool():
+            return YES if value else NO
+        case None:
+            return "*any*"
+        case int():
+            return str(value)
+        case _:
+            return f"`{value}`"
 
 
 def types() -> str:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
     from dovetail.server.inject import Depends as Depends
+    from dovetail.server.lint import Finding as Finding
+    from dovetail.server.lint import ToolReport as ToolReport
     from dovetail.server.marks import prompt as prompt
     from dovetail.server.marks import resource as resource
     from dovetail.server.marks import tool as tool
@@ -124,6 +126,7 @@ _HOMES = {
     "EmbeddedResource": "dovetail.wire.content",
     "EnterpriseLogin": "dovetail.auth.settings",
     "File": "dovetail.server.media",
+    "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "HttpError": "dovetail.errors",
@@ -172,6 +175,7 @@ _HOMES = {
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "ToolReport": "dovetail.server.lint",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
     "WorkloadIdentity": "dovetail.auth.settings",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from dovetail.errors import ParseError, clip
-from dovetail.server.shapes import REF, target
 from dovetail.wire.codec import decode
 
 MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
@@ -18,6 +17,7 @@ MAX_TEXT: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 _MAX_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
+_REF: Final = "#/$defs/"
 
 # The names msgspec has for JSON's types, so that all reasons read alike.
 _NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 def mended(schema: Schema, value: Any) -> Any:
     """The value with every text decoded that stands where no text may, but what it says in JSON may; or the same value.
 
-    A text that the schema allows is never touched.
+    A text that the schema allows is never touched. Null for what may be left out but not be null is left out.
     """
     return _mended(_Place(schema, schema.get("$defs", {}), ""), value)
 
@@ -96,8 +96,20 @@ def _mended_members(place: _Place, value: dict[str, Any] | list[Any]) -> Any:
     if isinstance(value, list):
         items = [_mended(place.inner(_item_schema(place.schema, at), ""), one) for at, one in enumerate(value)]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    members = {name: _mended(place.inner(_member_schema(place.schema, name), ""), one) for name, one in value.items()}
-    return value if all(members[name] is one for name, one in value.items()) else members
+    members = {
+        name: _mended(place.inner(_member_schema(place.schema, name), ""), one)
+        for name, one in value.items()
+        if one is not None or not _left_out(place, name)
+    }
+    same = len(members) == len(value) and all(members[name] is one for name, one in value.items())
+    return value if same else members
+
+
+def _left_out(place: _Place, name: str) -> bool:
+    """Whether null can only mean that nothing was said; a model that must name everything says so."""
+    optional = name in place.schema.get("properties", {}) and name not in place.schema.get("required", ())
+    schemas = _open(place.inner(place.schema["properties"][name], "")) if optional else []
+    return bool(schemas) and not any(_allows(schema, None) for schema in schemas)
 
 
 def _misfits(place: _Place, value: Any) -> Iterator[str]:
@@ -151,8 +163,8 @@ def _open(place: _Place) -> list[Schema]:
         if not todo:
             return found
         schema = todo.pop(0)
-        if schema.get("$ref", "").startswith(REF):
-            todo.insert(0, place.shared.get(target(schema), {}))
+        if "$ref" in schema:
+            todo.insert(0, place.shared.get(str(schema["$ref"]).removeprefix(_REF), {}))
         elif inner := schema.get("anyOf") or schema.get("oneOf"):
             todo = [*(one for one in inner if isinstance(one, dict)), *todo]
         elif isinstance(schema.get("type"), str):

@@ -17,8 +17,8 @@ from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import clip
-from dovetail.server.adapting import adapt
 from dovetail.server.asking import InputRequired
+from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
 from dovetail.server.schema import alternatives, is_a, is_table, read_as, schema_of, to_json
 from dovetail.wire.content import (
@@ -67,7 +67,10 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(None, _shape)
     described = annotation if values == kinds else functools.reduce(operator.or_, values)
     try:
-        described = adapt(described)
+        if may_be_noted():
+            from dovetail.server.adapting import adapt
+
+            described = adapt(described)
         return Output(schema_of(described, output=True), _checked(described))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None

@@ -5,7 +5,6 @@ Those libraries are told by the names of their modules and never imported here.
 
 import base64
 import io
-import mimetypes
 import os
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -173,7 +172,11 @@ def _guessed(data: bytes, name: str) -> str | None:
     kind = next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), None)
     if data.startswith(b"RIFF"):
         kind = _IN_RIFF.get(data[8:12])
-    return kind or mimetypes.guess_type(name)[0]
+    if kind is None and name:
+        import mimetypes  # only those who have files with names pay for it
+
+        kind = mimetypes.guess_type(name)[0]
+    return kind
 
 
 def _text(data: bytes, kind: str) -> str | None:

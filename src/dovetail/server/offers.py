@@ -4,15 +4,13 @@ Everything registered is compiled on the spot, so that a mistake shows where it 
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.marks import offered
-from dovetail.server.offload import TEMPLATE, Offload, Shelf
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
@@ -21,7 +19,11 @@ from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
-from dovetail.wire.shape import Wire
+from dovetail.wire.shape import Wire, replace
+
+if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.server.lint import ToolReport
+    from dovetail.server.offload import Offload, Shelf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +41,8 @@ class Offers:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
-        offload: Offload | None,
+        offload: "Offload | None",
+        profile: str | None,
     ) -> None:
         self.changes = Changes()
         self._pages = pages
@@ -54,9 +57,8 @@ class Offers:
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
-        self._shelf = None if offload is None else Shelf(offload)
-        if self._shelf is not None:
-            self.add_resource(self._shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self._profile = _known_profile(profile)
+        self._shelf = None if offload is None else self._keeping(offload)
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -66,7 +68,7 @@ class Offers:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
         Options: name, title, description, icons, annotations or read_only, destructive, idempotent and open_world,
-        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, enabled.
         """
         return self._registering(function, options, self.add_tool)
 
@@ -74,6 +76,10 @@ class Offers:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
+        if self._profile is not None:
+            from dovetail.protocol.profiles import fitted
+
+            tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         if self._shelf is not None:
             tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool)
@@ -86,7 +92,7 @@ class Offers:
         """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
 
         Options: name, title, description, mime_type, size (not of a template), icons, annotations, tags, version, meta,
-        cache, timeout, limit (reads at once), inline, enabled.
+        cache, timeout, limit (reads at once), inline, reveal, enabled.
         """
 
         if callable(uri):  # `@app.resource`, without its URI
@@ -117,7 +123,8 @@ class Offers:
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Offer a function as a prompt.
 
-        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
+        enabled.
         """
         return self._registering(function, options, self.add_prompt)
 
@@ -144,6 +151,8 @@ class Offers:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
         where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
         """
+        from dovetail.server.marks import offered
+
         add = {"tool": self.add_tool, "prompt": self.add_prompt}
         for name, function, mark in offered(source):
             if mark.kind == "resource":
@@ -170,6 +179,13 @@ class Offers:
                 for one in meant:
                     one.enabled = enabled
                 self._refresh(kind)
+
+    def _keeping(self, policy: "Offload") -> "Shelf":
+        from dovetail.server.offload import TEMPLATE, Shelf
+
+        shelf = Shelf(policy)
+        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        return shelf
 
     def _register(self, kind: str, name: str, made: Any) -> None:
         _check_sound(made.declaration)
@@ -232,6 +248,15 @@ class Offers:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)
 
+    def lint(self, *rules: str) -> "list[ToolReport]":
+        """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
+
+        Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
+        """
+        from dovetail.server.lint import report
+
+        return [report(tool, rules) for tool in self._tools.values()]
+
     # What is there
 
     def capabilities(self) -> ServerCapabilities:
@@ -261,6 +286,16 @@ def _check_sound(declaration: Wire) -> None:
         convert(plain(declaration), type(declaration), what="declaration")
     except (InvalidParams, TypeError) as exc:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
+
+
+def _known_profile(profile: str | None) -> str | None:
+    if profile is None:
+        return None
+    from dovetail.protocol.profiles import PROFILES
+
+    if profile not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+    return profile
 
 
 def _known_lists(names: Iterable[str]) -> frozenset[str]:

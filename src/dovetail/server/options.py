@@ -37,6 +37,7 @@ class PromptOptions(TypedDict, total=False):
     timeout: float | None
     limit: int | None
     inline: bool
+    reveal: Collection[type[Exception]]
     enabled: bool
 
 

@@ -35,9 +35,12 @@ class Resource:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         if self.signature.parameters:
             raise TypeError(
                 f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
@@ -83,10 +86,13 @@ class ResourceTemplate:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         self.template = Template(uri)
-        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         closed = self.signature.schema.get("additionalProperties") is False
         if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():

@@ -18,7 +18,6 @@ import msgspec
 
 from dovetail.errors import clip
 from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model
-from dovetail.server.shapes import Shapes, target
 from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
@@ -36,6 +35,8 @@ def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict
     Raises:
         TypeError: one of them has no JSON form; the text says why in one line.
     """
+    from dovetail.server.shapes import Shapes  # what it takes to look at types is loaded by the first who do
+
     try:
         nodes = msgspec.inspect.multi_type_info(kinds)
         shapes = Shapes(functools.partial(_schema_hook, output=output), [*_orders(kinds)], output=output)
@@ -53,7 +54,8 @@ def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
         TypeError: it has no JSON form.
     """
     (schema,), shared = schemas_of([kind], output=output)
-    if name := target(schema):
+    if "$ref" in schema:
+        name: str = schema["$ref"].rpartition("/")[2]
         schema = shared[name] | {key: value for key, value in schema.items() if key != "$ref"}
     return {**schema, "$defs": shared} if shared else schema
 

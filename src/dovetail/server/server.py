@@ -7,7 +7,7 @@ No author's function can end the server or disturb another call: whatever it rai
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from dovetail.errors import (
@@ -35,7 +35,6 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
 from dovetail.server.offers import Offers
-from dovetail.server.offload import Offload
 from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -53,6 +52,9 @@ from dovetail.wire.revisions import DRAFT, REVISIONS
 from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult
 from dovetail.wire.tools import ListToolsResult
+
+if TYPE_CHECKING:
+    from dovetail.server.offload import Offload
 
 Call = Callable[[Exchange], Awaitable[Any]]
 Middleware = Callable[[Exchange, Call], Awaitable[Any]]
@@ -81,14 +83,17 @@ class Server(Offers):
         page_size: int | None = None,
         cache: Lifetime | Mapping[str, Lifetime] | None = None,
         offers: Collection[str] = (),
-        offload: Offload | None = None,
+        offload: "Offload | None" = None,
+        profile: str | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
-        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions, offload=offload)
+        super().__init__(
+            pages, always=offers, experimental=experimental, extensions=extensions, offload=offload, profile=profile
+        )
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )

@@ -4,7 +4,6 @@ Knows nothing of tools, prompts or requests, and leaves what a type means to `sc
 signature never looks at the function again.
 """
 
-import functools
 import inspect
 import itertools
 import types
@@ -19,9 +18,9 @@ from msgspec.structs import astuple
 
 from dovetail.errors import ToolError, clip
 from dovetail.server import docstrings
-from dovetail.server.adapting import adapt
 from dovetail.server.arguments import MAX_NAME, MAX_NAMES, cut, listed, mended, misfits
-from dovetail.server.foreign import Misfits, needs_hook
+from dovetail.server.foreign import Misfits, may_be_noted, needs_hook
+from dovetail.server.functions import hints_of, where_is
 from dovetail.server.schema import (
     alternatives,
     is_a,
@@ -301,6 +300,10 @@ class _Layout:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is no type") from None
 
     def _adapted(self, name: str, annotation: Any) -> Any:
+        if not may_be_noted():
+            return annotation
+        from dovetail.server.adapting import adapt
+
         try:
             return adapt(annotation)
         except TypeError as exc:
@@ -390,47 +393,6 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _underlying(function: Any) -> Any:
-    """The plain function that carries the annotations."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = typing.cast("functools.partial[Any]", function).func
-        elif isinstance(function, (staticmethod, classmethod, types.MethodType)):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif not inspect.isroutine(function) and inspect.isfunction(call := type(function).__call__):
-            function = call
-        else:
-            return function
-
-
-def where_is(function: Any) -> str:
-    """Name, file and line of a function."""
-    inner = _underlying(function)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def hints_of(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    """The resolved annotations of a function; TypeError, beginning with `where`, if they cannot be."""
-    inner = _underlying(function)
-    if isinstance(inner, type) or not callable(inner):
-        raise TypeError(f"{where}: not a function")
-    try:
-        try:
-            return typing.get_type_hints(inner, include_extras=True)
-        except NameError:
-            # A context imported only for the type checker is still the context.
-            names = {context_type.__name__: context_type}
-            return typing.get_type_hints(inner, localns=names, include_extras=True)
-    except NameError as exc:
-        raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
-    except (TypeError, SyntaxError, AttributeError) as exc:
-        raise TypeError(f"{where}: its annotations cannot be read: {exc}") from None
 
 
 def _pattern_check(schema: dict[str, Any]) -> Any:
