@@ -6,7 +6,6 @@ from typing import Any, Literal
 from dovetail.server.context import Context
 from dovetail.server.runner import Runner, describe, own_name
 from dovetail.server.signature import compile_signature
-from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.shape import Struct
@@ -89,6 +88,8 @@ class ResourceTemplate:
         timeout: float | None = None,
         inline: bool = False,
     ) -> None:
+        from dovetail.server.templates import Template  # only servers with templates pay for it
+
         self.template = Template(uri)
         self.signature = compile_signature(function, context_type=Context, lax=True)
         variables, parameters = set(self.template.variables), set(self.signature.parameters)

@@ -9,7 +9,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -159,22 +158,28 @@ def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str
 
 
 def _schema_hook(kind: type) -> dict[str, Any]:
-    if is_a(kind, PurePath):
+    if _is_path(kind):
         return {"type": "string"}
     raise NotImplementedError
+
+
+def _is_path(kind: type) -> bool:
+    from pathlib import PurePath  # brings a dozen modules; only the hooks for types unknown to msgspec come here
+
+    return is_a(kind, PurePath)
 
 
 def _decode(kind: type, value: Any) -> Any:
     if isinstance(value, kind):
         return value
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if _is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _encode(value: Any) -> Any:
     match value:
-        case PurePath():
+        case _ if _is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)

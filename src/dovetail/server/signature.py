@@ -4,7 +4,6 @@ Knows nothing of tools, prompts or requests, and leaves what a type means to `sc
 signature never looks at the function again.
 """
 
-import difflib
 import functools
 import inspect
 import types
@@ -364,6 +363,8 @@ def _hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
 
 
 def _listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
+    import difflib  # only mistaken calls pay for it
+
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_NAMES]):
         close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < MAX_SUGGESTIONS else ()

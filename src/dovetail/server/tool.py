@@ -6,7 +6,6 @@ A call executes; it never inspects a signature or walks a schema.
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Final, cast
-from urllib.parse import unquote
 
 from dovetail.errors import ToolError, clip
 from dovetail.protocol.downgrade import is_wrapped
@@ -165,6 +164,8 @@ def _weight(node: Any, root: dict[str, Any], known: dict[str, int]) -> int:
 
 
 def _at(root: dict[str, Any], ref: str) -> Any:
+    from urllib.parse import unquote  # only schemas with references pay for it
+
     node: Any = root if ref.startswith("#/") else None
     for step in ref.split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
