@@ -113,7 +113,7 @@ def _is_blocks(kind: Any) -> bool:
 
 def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
-        return CallToolResult(content=[TextContent(text=_sayable(value))])
+        return CallToolResult(content=[TextContent(text=value if value.isascii() else _sayable(value))])
     return _shape(value)
 
 
