@@ -186,6 +186,12 @@ def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
     raise TypeError(f"the type `{kind.__qualname__}` has no JSON form")
 
 
+def _is_path(kind: type) -> bool:
+    from pathlib import PurePath  # brings a dozen modules; only the hooks for types unknown to msgspec come here
+
+    return is_a(kind, PurePath)
+
+
 def _decode(kind: type, value: Any) -> Any:
     if is_foreign(kind):
         return typing.cast("type[Foreign]", kind).read(value)
@@ -202,7 +208,7 @@ def _decode(kind: type, value: Any) -> Any:
 
 def _encode(value: Any) -> Any:
     match value:
-        case PurePath():
+        case _ if _is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)
