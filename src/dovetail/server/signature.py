@@ -159,7 +159,10 @@ class Signature:
         if unknown:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
-        lines = (line for name in known for line in self._misfits(name, given[name]))
+        # A text that fails a pattern must not reach msgspec's engine, so then only the schema is asked.
+        safe = self._patterns is None or self._patterns.is_valid(given)
+        explain = self._misfits if safe else self._against_schema
+        lines = (line for name in known for line in explain(name, given[name]))
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
         texts += (f"{line}." for line in _ill_patterned(self._patterns, given))
         return BadArguments(cut(" ".join(texts)))
@@ -171,13 +174,16 @@ class Signature:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
             told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
-            schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
-            found = [*misfits(schema, value, self.schema.get("$defs", {}), shown)] if isinstance(schema, dict) else []
             places = {line.partition(":")[0] for line in told}
-            told += [line for line in found if line.partition(":")[0] not in places]
+            told += [line for line in self._against_schema(name, value) if line.partition(":")[0] not in places]
             yield from told or [reason(exc, shown, self.choices.get(name, ()))]
         except RecursionError:
             yield f"`{shown}`: nested too deeply"
+
+    def _against_schema(self, name: str, value: Any) -> Iterator[str]:
+        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
+        if isinstance(schema, dict):
+            yield from misfits(schema, value, self.schema.get("$defs", {}), clip(name, MAX_NAME))
 
 
 class Carrying(Signature):
