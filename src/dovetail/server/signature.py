@@ -160,11 +160,11 @@ class Signature:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
         # A text that fails a pattern must not reach msgspec's engine, so then only the schema is asked.
-        safe = self._patterns is None or self._patterns.is_valid(given)
-        explain = self._misfits if safe else self._against_schema
+        ill, hidden = _pattern_faults(self._patterns, given)
+        explain = self._against_schema if ill or hidden else self._misfits
         lines = (line for name in known for line in explain(name, given[name]))
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
-        texts += (f"{line}." for line in _ill_patterned(self._patterns, given))
+        texts += (f"{line}." for line in ill)
         return BadArguments(cut(" ".join(texts)))
 
     def _misfits(self, name: str, value: Any) -> Iterator[str]:
@@ -410,8 +410,14 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _ill_patterned(validator: Any, given: dict[str, Any]) -> Iterator[str]:
-    found = () if validator is None else validator.iter_errors(given)
-    for error in itertools.islice(found, MAX_NAMES):
-        if error.schema_path and error.schema_path[-1] == "pattern":
-            yield f"`{clip('.'.join(map(str, error.instance_path)), MAX_NAME)}` does not fit its pattern"
+def _pattern_faults(validator: Any, given: dict[str, Any]) -> tuple[list[str], bool]:
+    """What does not fit its pattern, and whether there may be more of that where it does not show."""
+    if validator is None:
+        return [], False
+    found = [*itertools.islice(validator.iter_errors(given), MAX_NAMES)]
+    words = [str(error.schema_path[-1]) if error.schema_path else "" for error in found]
+    places = [clip(".".join(map(str, error.instance_path)), MAX_NAME) for error in found]
+    ill = [
+        f"`{place}` does not fit its pattern" for place, word in zip(places, words, strict=True) if word == "pattern"
+    ]
+    return ill, len(found) == MAX_NAMES or "anyOf" in words or "oneOf" in words
