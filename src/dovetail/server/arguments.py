@@ -17,6 +17,7 @@ MAX_TEXT: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 _MAX_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
+_MAX_BRANCHES: Final = 4
 _REF: Final = "#/$defs/"
 
 # The names msgspec has for JSON's types, so that all reasons read alike.
@@ -42,9 +43,12 @@ class _Place(NamedTuple):
     shared: Schema
     path: str
     depth: int = 0
+    branches: int = 0  # how often on the way there was more than one alternative
 
     def inner(self, schema: Any, step: str) -> "_Place":
-        return _Place(schema if isinstance(schema, dict) else {}, self.shared, f"{self.path}{step}", self.depth + 1)
+        return self._replace(
+            schema=schema if isinstance(schema, dict) else {}, path=f"{self.path}{step}", depth=self.depth + 1
+        )
 
 
 def mended(schema: Schema, value: Any) -> Any:
@@ -86,7 +90,7 @@ def _mended(place: _Place, value: Any) -> Any:
         if found is None or not any(_allows(schema, found[0]) for schema in schemas):
             return value
         return _mended(place._replace(depth=place.depth + 1), found[0])
-    schema = next((one for one in schemas if _allows(one, value)), None)
+    schema = next(iter(_fitting(schemas, value)), None)
     if schema is None or not isinstance(value, (dict, list)):
         return value
     return _mended_members(place._replace(schema=schema), cast("dict[str, Any] | list[Any]", value))
@@ -116,12 +120,15 @@ def _misfits(place: _Place, value: Any) -> Iterator[str]:
     schemas = _open(place)
     if not schemas or place.depth > _MAX_DEPTH:
         return
-    fitting = [schema for schema in schemas if _allows(schema, value)]
+    fitting = _fitting(schemas, value)
     if not fitting:
         yield f"`{place.path}`: expected {_alternatives(schemas)}, got `{_type_name(value)}`"
-        return
-    found = [[*_inside(place._replace(schema=schema), value)] for schema in fitting]
-    yield from min(found, key=len)
+    elif len(fitting) == 1 or place.branches >= _MAX_BRANCHES:
+        yield from _inside(place._replace(schema=fitting[0]), value)
+    else:
+        # Each alternative may branch again, so the effort grows with the power of how often it has.
+        branched = place._replace(branches=place.branches + 1)
+        yield from min(([*_inside(branched._replace(schema=schema), value)] for schema in fitting), key=len)
 
 
 def _inside(place: _Place, value: Any) -> Iterator[str]:
@@ -172,6 +179,19 @@ def _open(place: _Place) -> list[Schema]:
         else:
             return []
     return []
+
+
+def _fitting(schemas: Sequence[Schema], value: Any) -> list[Schema]:
+    """The alternatives of the right type; of several kinds of object, those whose tag the value has."""
+    found = [schema for schema in schemas if _allows(schema, value)]
+    if len(found) > 1 and isinstance(value, dict):
+        found = [schema for schema in found if _tagged(schema, cast("dict[str, Any]", value))] or found
+    return found
+
+
+def _tagged(schema: Schema, value: dict[str, Any]) -> bool:
+    tags = {name: one["enum"] for name, one in schema.get("properties", {}).items() if len(one.get("enum", ())) == 1}
+    return bool(tags) and all(value.get(name) in allowed for name, allowed in tags.items())
 
 
 def _allows(schema: Schema, value: Any) -> bool:
