@@ -19,6 +19,10 @@ head = {
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Answer a POST, whatever its path and headers."""
+    if scope["method"] != "POST":  # a client wants to listen, or takes its leave
+        await send({"type": "http.response.start", "status": 405, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     message = await receive()
     body = message["body"]
     if message.get("more_body"):
