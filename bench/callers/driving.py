@@ -40,11 +40,8 @@ async def drive(job: Job, echo: Call, read: Callable[[], Awaitable[str]]) -> Non
     long = matter.text(float(job.ask.removeprefix("read-"))) if job.ask.startswith("read-") else ""
 
     async def once(number: int) -> None:
-        if long:
-            right = await read() == long
-        else:
-            right = await echo(f"call number {number}") == f"call number {number}"
-        if not right:
+        text = f"call number {number}"
+        if (await read() != long) if long else (await echo(text) != text):
             raise RuntimeError("a wrong answer")
 
     await _run(once, job.width, job.seconds * WARM)

@@ -136,3 +136,19 @@ class Floor:
             total = await _add_tool(numbers.a, numbers.b)
             return Called([Text(str(total))], {"result": total})
         return Called([Text(await _echo_tool(_echo.decode(call.arguments).text))])
+
+
+class Stamped(Floor):
+    """The same for clients, who insist on what the newest revision stamps on its results."""
+
+    async def answer(self, data: bytes) -> bytes | None:
+        """The response, stamped."""
+        answer = await super().answer(data)
+        return answer and answer.replace(
+            b'"result":{', b'"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private",', 1
+        )
+
+
+def made(order: Order) -> Floor:
+    """The floor that was ordered."""
+    return Stamped(order) if order.stamped else Floor(order)

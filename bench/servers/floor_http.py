@@ -3,11 +3,11 @@
 from typing import Any
 
 import uvicorn
-from floor import Floor
+from floor import made
 from matter import Order, listening
 
 order = Order()
-floor = Floor(order)
+floor = made(order)
 streaming = order.responses == "sse"
 session = (b"mcp-session-id", b"floor")
 head = {
