@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
-from dovetail.client.clock import Clock, Progress
+from dovetail.client.clock import Clock, Clocks, Progress
 from dovetail.client.mailbox import Mailbox
 from dovetail.errors import (
     AnswerError,
@@ -76,7 +76,7 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self._last = 0
         self._held = 0  # how many things a user is busy with
-        self._clocks: dict[Id, Clock] = {}
+        self._clocks = Clocks()
         self._answers: dict[Any, asyncio.Task[None]] = {}
 
     # Asking the server
@@ -101,7 +101,7 @@ class Conversation:
             id,
             method,
             speaker.request(id, method, params, meta),
-            [*speaker.headers(method, params), *headers] if speaker.stateless else (),
+            [*speaker.headers(method, params), *headers] if speaker.stateless and self.channel.mirrors else (),
             speaker.stateless,
         )
         return await self.exchange(request, Clock(idle, total, progress))
@@ -115,26 +115,23 @@ class Conversation:
         """Send a request and return its raw result; an error response is raised."""
         if self.why_lost is not None:
             raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
-        self._clocks[request.id] = clock
         if self._taps:
             self._tap("server", request.body, request.headers)
+        self._clocks.start(request.id, clock)
         try:
-            async with clock.timeout:
-                message = await self.channel.exchange(request)
-        except TimeoutError:
-            if not clock.timeout.expired():
+            message = await self.channel.exchange(request)
+        except asyncio.CancelledError:
+            if not clock.is_why():
+                self._cancel(request, "the caller gave up")
                 raise
             self._cancel(request, "timed out")
             raise self._located(RequestTimeout(clock.verdict()), request.method) from None
-        except asyncio.CancelledError:
-            self._cancel(request, "the caller gave up")
-            raise
         except MCPError as exc:
             if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
                 self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
             raise self._located(exc, request.method) from exc.__cause__
         finally:
-            del self._clocks[request.id]
+            self._clocks.stop(request.id)
         if self._taps:
             self._tap("client", message.encoded())
         if clock.progress is not None and clock.reported:
@@ -262,15 +259,13 @@ class Conversation:
     def hold(self) -> None:
         """A user is being asked something: no limit of time counts."""
         self._held += 1
-        for clock in self._clocks.values():
-            clock.pause()
+        self._clocks.pause()
 
     def go_on(self) -> None:
         """The user has answered."""
         self._held -= 1
         if self._held == 0:
-            for clock in self._clocks.values():
-                clock.resume()
+            self._clocks.resume()
 
     async def _answer(self, id: Id, method: str, params: Any) -> None:
         self.hold()
@@ -302,4 +297,7 @@ class Conversation:
             self.gone.set()
         for task in tuple(self._answers.values()):
             task.cancel()
-        await self.channel.close()
+        try:
+            await self.channel.close()
+        finally:
+            self._clocks.close()
