@@ -5,7 +5,6 @@ it was only a hint.
 """
 
 from collections.abc import Callable
-from secrets import token_urlsafe
 from typing import Any, Final
 
 from dovetail.errors import MissingCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
@@ -94,6 +93,8 @@ def _elicitation(revision: str, params: dict[str, Any]) -> tuple[str, dict[str, 
         schema["properties"] = {name: _titles_aside(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not stateless(revision):
+        from secrets import token_urlsafe  # only servers that ask pay for it
+
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 

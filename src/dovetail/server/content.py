@@ -11,7 +11,6 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from types import NoneType
 from typing import Any, Final, TypeAlias
@@ -32,7 +31,7 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
-from dovetail.wire.shape import UNSET
+from dovetail.wire.shape import UNSET, Struct
 from dovetail.wire.tools import CallToolResult
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
@@ -42,8 +41,7 @@ _RESULTS: Final = (CallToolResult, InputRequiredResult)
 _SCHEMALESS: Final = (Any, str, NoneType, list, list[Any], tuple, tuple[Any, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """How the results of one tool are published: `schema`, if they have one, and `shape`, which makes them."""
 
     schema: dict[str, Any] | None

@@ -6,7 +6,6 @@ from typing import Any
 from dovetail.server.binding import bound
 from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
-from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
@@ -89,6 +88,8 @@ class ResourceTemplate:
         reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
+        from dovetail.server.templates import Template  # only servers with templates pay for it
+
         self.template = Template(uri)
         self.signature, self.runner = bound(
             function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal

@@ -11,7 +11,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -177,13 +176,19 @@ def reasons(exc: Misfits, place: str) -> Iterator[str]:
 def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
     if is_foreign(kind):
         return typing.cast("type[Foreign]", kind).schema(output)
-    if is_a(kind, PurePath):
+    if _is_path(kind):
         return {"type": "string"}
     if is_model(kind):
         from dovetail.server import models  # the author has it loaded already
 
         return models.schema(kind, output=output)
     raise TypeError(f"the type `{kind.__qualname__}` has no JSON form")
+
+
+def _is_path(kind: type) -> bool:
+    from pathlib import PurePath  # brings a dozen modules; only the hooks for types unknown to msgspec come here
+
+    return is_a(kind, PurePath)
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -195,14 +200,14 @@ def _decode(kind: type, value: Any) -> Any:
         from dovetail.server import models
 
         return models.read(kind, value)
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if _is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _encode(value: Any) -> Any:
     match value:
-        case PurePath():
+        case _ if _is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)
