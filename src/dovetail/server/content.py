@@ -127,7 +127,7 @@ def _may_be_value(kind: Any) -> bool:
 
 def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
-        return CallToolResult(content=[TextContent(text=_sayable(value))])
+        return CallToolResult(content=[TextContent(text=value if value.isascii() else _sayable(value))])
     return _shape(value)
 
 

@@ -109,6 +109,7 @@ class Server(Offers):
         self._listens: Counter[str] = Counter()
         self._mailboxes: set[Mailbox] = set()
         self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
         self._lifespan = lifespan
         self._life: Life | None = None
@@ -186,23 +187,22 @@ class Server(Offers):
             raise Busy("The server is shutting down")
         if self._lifespan is not None:
             await self.start()
-        if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
-            try:
-                return await self._count(self._listens, self.limits.listens, exchange, work)
-            except ProtocolError:
-                raise
-            except BaseException as exc:
-                raise self._contained(exchange, exc, exchange.method) from None
+        if exchange.method == "subscriptions/listen":
+            return await self._handle_listen(exchange, work)
         running = self._running
         if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
             raise Busy("Too many calls are at work")
-        exchange.task = asyncio.current_task()
-        exchange.deadline = self._deadline(self.limits.run_time)
+        origin = exchange.origin
+        if origin is not None:
+            _take_share(self._calls, origin, self.limits.calls_per_principal)
+        loop = asyncio.get_running_loop()
+        exchange.task = asyncio.current_task(loop)
+        exchange.deadline = loop.time() + self.limits.run_time
+        if loop is not self._swept:
+            self._watch(loop)
         running.add(exchange)
         try:
-            if exchange.origin is None:
-                return await work(exchange)
-            return await self._count(self._calls, self.limits.calls_per_principal, exchange, work)
+            return await work(exchange)
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
@@ -212,26 +212,27 @@ class Server(Offers):
         finally:
             running.discard(exchange)
             exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
+            if origin is not None:
+                _give_back(self._calls, origin)
+
+    async def _handle_listen(self, exchange: Exchange, work: Call) -> Result:
+        """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
+        if exchange.origin is not None:
+            _take_share(self._listens, exchange.origin, self.limits.listens)
+        try:
+            return await work(exchange)
+        except ProtocolError:
+            raise
+        except BaseException as exc:
+            raise self._contained(exchange, exc, exchange.method) from None
+        finally:
+            if exchange.origin is not None:
+                _give_back(self._listens, exchange.origin)
 
     def _crowded(self, exchange: Exchange) -> bool:
         """Whether one more large message would be too much; small ones are never held up by large ones."""
         large = sum(one.size for one in self._running if one.size > _LARGE)
         return large > 0 and large + exchange.size > self.limits.calls_bytes
-
-    async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
-        """Do the work within its origin's share; where callers cannot be told apart there is none."""
-        origin = exchange.origin
-        if origin is None:
-            return await work(exchange)
-        if counter[origin] >= limit:
-            raise Busy(f"More than {limit} of your requests are at work", own=True)
-        counter[origin] += 1
-        try:
-            return await work(exchange)
-        finally:
-            counter[origin] -= 1
-            if not counter[origin]:
-                del counter[origin]
 
     # Tools
 
@@ -257,14 +258,18 @@ class Server(Offers):
         except BaseException as exc:
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
-    async def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
-        """Bind, call, and turn a question without an answer into the result that asks it."""
+    def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
         params = exchange.params
-        if signature.context is None and "requestState" not in params and "inputResponses" not in params:
-            args, kwargs = signature.bind(arguments, None)
-            if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
-            return await runner(args, kwargs, self._threads, exchange.origin)
+        if signature.context is not None or "requestState" in params or "inputResponses" in params:
+            return self._run_asking(exchange, runner, signature, arguments)
+        args, kwargs = signature.bind(arguments, None)
+        if runner.timeout is not None:
+            exchange.deadline = _now() + runner.timeout
+        return runner(args, kwargs, self._threads, exchange.origin)
+
+    async def _run_asking(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
+        """Bind, call, and turn a question without an answer into the result that asks it."""
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
         life = self._life.value if self._life is not None else None
         context = Context(exchange, asking, self.name, life)
@@ -272,7 +277,7 @@ class Server(Offers):
             asking.begin()
             args, kwargs = signature.bind(arguments, context)
             if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
+                exchange.deadline = _now() + runner.timeout
             try:
                 value = await runner(args, kwargs, self._threads, exchange.origin)
             except InputNeeded:
@@ -437,12 +442,12 @@ class Server(Offers):
 
     # Containment
 
-    def _deadline(self, seconds: float) -> float:
-        loop = asyncio.get_running_loop()
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that deadlines are kept on this loop."""
+        self._swept = loop
         if loop not in self._sweeping:
             self._sweeping.add(loop)
             loop.call_later(_SWEEP, self._sweep, loop)
-        return loop.time() + seconds
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
@@ -455,9 +460,27 @@ class Server(Offers):
             loop.call_later(_SWEEP, self._sweep, loop)
         else:
             self._sweeping.discard(loop)
+            self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _take_share(counter: Counter[str], origin: str, limit: int) -> None:
+    """One more request of this caller's, if there is room among its own."""
+    if counter[origin] >= limit:
+        raise Busy(f"More than {limit} of your requests are at work", own=True)
+    counter[origin] += 1
+
+
+def _give_back(counter: Counter[str], origin: str) -> None:
+    counter[origin] -= 1
+    if not counter[origin]:
+        del counter[origin]
 
 
 def _link(function: Middleware, inner: Call) -> Call:

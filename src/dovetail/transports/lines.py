@@ -67,6 +67,7 @@ class Lines(asyncio.Protocol):
         self._framer = Framer(service.limits.line)
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
+        self._taking = False  # lines are being read: what is said at once leaves when they all are
         self._writable = asyncio.Event()
         self._writable.set()
         self._reader: Any = None
@@ -95,11 +96,16 @@ class Lines(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came in."""
-        for line in self._framer.feed(data):
-            if line is None:
-                self.duplex.refuse(InvalidRequest(f"Invalid request: longer than {self._framer.limit} bytes"))
-            else:
-                self.duplex.receive(line)
+        self._taking = True
+        try:
+            for line in self._framer.feed(data):
+                if line is None:
+                    self.duplex.refuse(InvalidRequest(f"Invalid request: longer than {self._framer.limit} bytes"))
+                else:
+                    self.duplex.receive(line)
+        finally:
+            self._taking = False
+        self.flush()
 
     def eof_received(self) -> bool:
         """The peer says no more: answer what is running, then go. A last line may lack its newline."""
@@ -137,7 +143,7 @@ class Lines(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Queue one message; all of one turn go out together."""
-        if not self._out:
+        if not self._out and not self._taking:
             self._loop.call_soon(self.flush)
         self._out.append(data)
 
