@@ -290,6 +290,22 @@ def test_what_work_raises_is_its_tasks(caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
+def test_closing_leaves_what_was_started_alone() -> None:
+    async def test(starter: Starter) -> None:
+        done: list[str] = []
+
+        async def work() -> None:
+            await asyncio.sleep(0.001)
+            done.append("done")
+
+        (task,) = await from_the_loop(starter, work())
+        starter.close()
+        await task
+        assert done == ["done"]
+
+    running(test)
+
+
 def test_a_starter_that_is_closed_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         starter = Starter()

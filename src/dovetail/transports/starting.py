@@ -35,10 +35,10 @@ class Starter:
         return self._loop.create_task(work)
 
     def close(self) -> None:
-        """Nothing more will be started."""
-        if self._standby is not None:
+        """Nothing more will be started; what was goes on."""
+        if self._standby is not None and not self._standby.taken:
             self._standby.task.cancel()
-            self._standby = None
+        self._standby = None
 
 
 class _Standby:
