@@ -32,16 +32,17 @@ class Event:
 
 def event(payload: bytes, *, id: str | None = None, name: str | None = None, retry: int | None = None) -> bytes:
     """Write one event; an empty payload still makes an event, which is how a stream hands out its first id."""
-    lines: list[bytes] = []
+    parts: list[bytes] = []
     if id is not None:
-        lines.append(b"id: " + _one_line("id", id))
+        parts += (b"id: ", _one_line("id", id), b"\n")
     if name is not None:
-        lines.append(b"event: " + _one_line("event", name))
+        parts += (b"event: ", _one_line("event", name), b"\n")
     if retry is not None:
-        lines.append(b"retry: " + _digits(retry))
+        parts += (b"retry: ", _digits(retry), b"\n")
     # The format cannot tell line ends apart: they all arrive as LF, which JSON reads as the same white space.
-    lines.extend(b"data: " + line for line in _LINE_END.split(payload))
-    return b"\n".join(lines) + b"\n\n"
+    if b"\n" in payload or b"\r" in payload:
+        payload = _LINE_END.sub(b"\ndata: ", payload)
+    return b"".join((*parts, b"data: ", payload, b"\n\n"))
 
 
 def comment(text: str = "") -> bytes:
