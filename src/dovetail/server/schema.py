@@ -11,7 +11,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -177,7 +176,7 @@ def reasons(exc: Misfits, place: str) -> Iterator[str]:
 def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
     if is_foreign(kind):
         return typing.cast("type[Foreign]", kind).schema(output)
-    if is_a(kind, PurePath):
+    if _is_path(kind):
         return {"type": "string"}
     if is_model(kind):
         from dovetail.server import models  # the author has it loaded already
@@ -201,7 +200,7 @@ def _decode(kind: type, value: Any) -> Any:
         from dovetail.server import models
 
         return models.read(kind, value)
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if _is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
