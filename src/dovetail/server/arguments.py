@@ -3,7 +3,6 @@
 Works on the schema and the decoded JSON, and only after a conversion has failed, so a call that fits pays nothing.
 """
 
-import difflib
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -66,6 +65,8 @@ def misfits(schema: Schema, value: Any, shared: Schema, path: str) -> Iterator[s
 
 def listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
     """Names in one line, each with the candidate it may stand for."""
+    import difflib  # only mistaken calls pay for it
+
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_NAMES]):
         close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < _MAX_SUGGESTIONS else ()

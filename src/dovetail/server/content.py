@@ -11,7 +11,6 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +18,7 @@ from dovetail.errors import clip
 from dovetail.server.asking import InputRequired
 from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
-from dovetail.server.schema import alternatives, is_a, is_table, read_as, schema_of, to_json
+from dovetail.server.schema import alternatives, is_path, is_table, read_as, schema_of, to_json
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -122,7 +121,7 @@ def _is_block(kind: Any) -> bool:
 
 def _may_be_value(kind: Any) -> bool:
     """Whether a list of these is a list of values: names of files, say, not the files."""
-    return kind in (str, *BYTES) or is_a(kind, PurePath)
+    return kind in (str, *BYTES) or is_path(kind)
 
 
 def _shape_text(value: Any) -> ToolResult:

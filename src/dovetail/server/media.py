@@ -6,10 +6,9 @@ Those libraries are told by the names of their modules and never imported here.
 import base64
 import io
 import os
-from pathlib import Path, PurePath
 from typing import Any, Final
-from urllib.parse import quote
 
+from dovetail.server.schema import is_path
 from dovetail.wire.content import (
     Annotations,
     AudioContent,
@@ -102,7 +101,7 @@ class File:
         self.data, own = _read(source)
         self.name = name or own or "data"
         self.mime_type = mime_type or _guessed(self.data, self.name) or _UNKNOWN
-        self.uri = uri or "file:///" + quote(PurePath(self.name).name)
+        self.uri = uri or _file_uri(self.name)
         self.annotations = annotations
         self.meta = meta
 
@@ -126,7 +125,7 @@ def is_media(kind: Any) -> bool:
     """Whether an annotation names something this module makes content of."""
     if not isinstance(kind, type):
         return False
-    return issubclass(kind, (*MEDIA, PurePath)) or _is_picture(kind) or _is_figure(kind)
+    return issubclass(kind, MEDIA) or is_path(kind) or _is_picture(kind) or _is_figure(kind)
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
@@ -135,14 +134,21 @@ def to_media(value: Any) -> Image | Audio | File | None:
         return value
     if isinstance(value, BYTES):
         return _fitting(bytes(value), None)
-    if isinstance(value, PurePath):
-        return _fitting(Path(value).read_bytes(), value.name)
+    if is_path(type(value)):
+        return _fitting(*_read(value))
     if _is_picture(type(value)):
         form = value.format if getattr(value, "format", None) in ("JPEG", "GIF", "WEBP") else "PNG"
         return Image(_saved(value.save, format=form))
     if _is_figure(type(value)):
         return Image(_saved(value.savefig, format="png", bbox_inches="tight"))
     return None
+
+
+def _file_uri(name: str) -> str:
+    from pathlib import PurePath  # these two bring twenty modules, and few servers make files
+    from urllib.parse import quote
+
+    return "file:///" + quote(PurePath(name).name)
 
 
 def _fitting(data: bytes, name: str | None) -> Image | Audio | File:
@@ -157,6 +163,8 @@ def _fitting(data: bytes, name: str | None) -> Image | Audio | File:
 def _read(source: Source) -> tuple[bytes, str]:
     if isinstance(source, BYTES):
         return bytes(source), ""
+    from pathlib import Path
+
     path = Path(source)
     return path.read_bytes(), path.name
 

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -147,6 +148,12 @@ def is_a(kind: Any, parent: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, parent)
 
 
+def is_path(kind: Any) -> bool:
+    """Whether the annotation names a path. Whoever has one has loaded the module, which brings a dozen others."""
+    pathlib = sys.modules.get("pathlib")
+    return pathlib is not None and is_a(kind, pathlib.PurePath)
+
+
 def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
     """One line: where and why. Never the value, which may be long or secret."""
     text = str(exc)
@@ -176,19 +183,13 @@ def reasons(exc: Misfits, place: str) -> Iterator[str]:
 def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
     if is_foreign(kind):
         return typing.cast("type[Foreign]", kind).schema(output)
-    if _is_path(kind):
+    if is_path(kind):
         return {"type": "string"}
     if is_model(kind):
         from dovetail.server import models  # the author has it loaded already
 
         return models.schema(kind, output=output)
     raise TypeError(f"the type `{kind.__qualname__}` has no JSON form")
-
-
-def _is_path(kind: type) -> bool:
-    from pathlib import PurePath  # brings a dozen modules; only the hooks for types unknown to msgspec come here
-
-    return is_a(kind, PurePath)
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -200,14 +201,14 @@ def _decode(kind: type, value: Any) -> Any:
         from dovetail.server import models
 
         return models.read(kind, value)
-    if _is_path(kind) and isinstance(value, str):
+    if is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _encode(value: Any) -> Any:
     match value:
-        case _ if _is_path(type(value)):
+        case _ if is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)
