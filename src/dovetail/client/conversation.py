@@ -74,6 +74,7 @@ class Conversation:
         self._last = 0
         self._clocks: dict[Id, Clock] = {}
         self._answers: dict[Any, asyncio.Task[None]] = {}
+        self._asked = 0  # questions a user is thinking about
 
     # Asking the server
 
@@ -227,6 +228,7 @@ class Conversation:
         task.add_done_callback(lambda _: self._answers.pop(key, None))
 
     async def _answer(self, id: Id, method: str, params: Any) -> None:
+        self._asked += 1
         for clock in self._clocks.values():
             clock.pause()
         try:
@@ -237,8 +239,12 @@ class Conversation:
         except AnswerError as exc:
             log.error("%s asked %s: %s", self.name, clip(method), exc)
             reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
+        except Exception as exc:
+            log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
+            reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
         finally:
-            if len(self._answers) <= 1:
+            self._asked -= 1
+            if not self._asked:
                 for clock in self._clocks.values():
                     clock.resume()
         await self._reply(reply)

@@ -72,8 +72,9 @@ class Opening:
 
     async def run(self) -> Conversation:
         """An open conversation, or one exception that says why not; nothing is left behind then."""
+        channel = self._dial()
         try:
-            await self._reach(self._dial())
+            await self._reach(channel)
             while self._probe.send is not None:
                 await (self._discover() if self._probe.send == DISCOVER else self._initialize())
             return self._conversation
