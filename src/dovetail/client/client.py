@@ -19,7 +19,7 @@ from dovetail.client.opening import Identity, Opening
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
-from dovetail.errors import MCPError, NotOffered, ResultError
+from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era, check_wishes
@@ -135,26 +135,34 @@ class Client:
         """Do something on the loop this client lives on."""
         loop = asyncio.get_running_loop()
         if self._loop is None or self._loop.is_closed():
+            if self._loop is not None:
+                self._keeper.abandon()
             self._loop = loop
         if self._loop is loop:
             return await work(*args)
+        if not self._loop.is_running():
+            raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
         remembered = None if self._key is None or self._revision or self._era else _ERAS.get(self._key)
         try:
             conversation = await self._attempt(remembered or self._era)
-        except MCPError:
-            if remembered is None:
+        except MCPError as exc:
+            if remembered is None or isinstance(exc, CannotConnect | AuthError):
                 raise
-            del _ERAS[self._key or ""]  # it may have become another server
+            _ERAS.pop(self._key or "", None)  # it may have become another server
             conversation = await self._attempt(None)
         speaker = conversation.speaker
         if self._key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
             _ERAS[self._key] = "stateless" if speaker.stateless else "handshake"
         self._requesting.forget()
         if self._identity.level is not None:
-            await self._ask_for_logs(conversation, self._identity.level)
+            try:
+                await self._ask_for_logs(conversation, self._identity.level)
+            except BaseException:
+                await asyncio.shield(conversation.close())
+                raise
         return conversation
 
     async def _attempt(self, era: Era | None) -> Conversation:
@@ -178,7 +186,8 @@ class Client:
         speaker = conversation.speaker
         if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
             limit = self.timeouts.read
-            await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
+            with contextlib.suppress(PeerError):  # without its logs the server is still of use
+                await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
 
     def _heard(self, method: str, params: Any) -> None:
         """A notification that belongs to no request of its own."""
@@ -409,7 +418,7 @@ class Client:
             resources_list_changed=resources,
             resource_subscriptions=[*uris] or None,
         )
-        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners)
+        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here)
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
@@ -439,7 +448,10 @@ class Client:
 
     async def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""
-        await self._handshake_only("shutdown", {})
+        await self._here(self._keeper.ready)
+        if self._requesting.stateless:
+            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+        await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:

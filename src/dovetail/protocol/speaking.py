@@ -99,7 +99,8 @@ def progress_of(params: Any) -> tuple[Id, float, float | None, str | None]:
         token = found["requestId" if nested else "progressToken"]
         done, rest = (inner["current"], inner) if nested else (inner, found)
         if type(token) in (int, str) and type(done) in (int, float):
-            return token, done, rest.get("total"), rest.get("message")
+            total, text = rest.get("total"), rest.get("message")
+            return token, done, total if type(total) in (int, float) else None, text if type(text) is str else None
     except (KeyError, TypeError):
         pass
     raise ResultError("notifications/progress lacks its token or its progress")

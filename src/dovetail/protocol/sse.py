@@ -91,7 +91,7 @@ class Parser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data: list[bytes] = []
+        self._data = bytearray()  # each line with its newline; a list of short ones would take ten times their size
         self._held = 0
         self._name = ""
         self._id: str | None = None
@@ -151,7 +151,8 @@ class Parser:
     def _field(self, name: bytes, value: bytes) -> None:
         # A comment has an empty name and falls through with every unknown field.
         if name == b"data":
-            self._data.append(value)
+            self._data += value
+            self._data += b"\n"
             self._held += len(value) + 1
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
@@ -164,7 +165,7 @@ class Parser:
     def _dispatch(self, events: list[Event]) -> None:
         self.last_event_id = self._id
         if self._data:
-            data = b"\n".join(self._data).decode("utf-8", "replace")
+            data = self._data[:-1].decode("utf-8", "replace")
             events.append(Event(data, self._name or "message", self._id, self._wait))
         self._data.clear()
         self._held = 0

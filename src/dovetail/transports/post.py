@@ -11,15 +11,15 @@ import random
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
-from dovetail.transports.door import Door, body_of, refusal
-from dovetail.transports.http1 import Reply
+from dovetail.transports.door import Door, body_of, refusal, told
+from dovetail.transports.http1 import Broken, Reply
 from dovetail.wire.incoming import Incoming, read
 
 log = logging.getLogger("dovetail")
@@ -100,15 +100,15 @@ class Post:
         return found
 
     async def _refused(self, reply: Reply, request: Request) -> Incoming:
-        told = await refusal(reply, self._door.url)
-        if self._session is not None and not request.stateless and _sessionless(reply.status, told):
+        said = await refusal(reply, self._door.url)
+        if self._session is not None and not request.stateless and _sessionless(reply.status, said):
             self._lose("the server no longer knows the session")
             raise _unsent("the server no longer knows the session")
-        if isinstance(told, MCPError):
-            raise told
-        if told.error is None:
-            return told
-        raise refused(self._revision, request.method, told.error).at(status=reply.status)
+        if isinstance(said, MCPError):
+            raise said
+        if said.error is None:
+            return said
+        raise refused(self._revision, request.method, said.error).at(status=reply.status)
 
     async def _read(self, reply: Reply) -> bytes:
         return await body_of(reply, self._door.url)
@@ -158,7 +158,9 @@ class Post:
                             return found
         except EventTooLarge as exc:
             raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
-        except TransportError:
+        except TransportError as exc:
+            if not isinstance(exc, Broken):
+                raise told(exc, self._door.url) from None
             if request is not None and (request.stateless or parser.last_event_id is None):
                 raise Disconnected("the connection was lost before the answer came") from None
         return None
@@ -191,28 +193,34 @@ class Post:
     async def _hear(self) -> None:
         """What a handshake server says unasked. spec: handshake/transports#listening-for-messages-from-the-server"""
         parser = Parser(self._limits.answer)
+        loop = asyncio.get_running_loop()
         fruitless = 0
+        away = False
         while fruitless <= self._limits.reconnects:
-            last = parser.last_event_id
-            heard = False
+            last, since = parser.last_event_id, loop.time()
             try:
                 reply = await self._resume(last)
                 self._hearing.set()
                 try:
+                    away = False
                     await self._until_answer(reply, parser, None)
-                    heard = parser.last_event_id != last
                 finally:
                     reply.close()
             except MCPError as exc:
                 self._hearing.set()
+                away = isinstance(exc, CannotConnect)
                 if exc.status == 404 and self._session is not None:
                     self._lose("the server no longer knows the session")
                     return
                 if exc.status is not None and exc.status < 500:
                     return  # it offers no such stream
-            fruitless = 0 if heard else fruitless + 1
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            lasted = loop.time() - since >= self._limits.reconnect_most
+            fruitless = 0 if lasted or parser.last_event_id != last else fruitless + 1
             await asyncio.sleep(self._pause(parser.retry, fruitless))
             parser = _continued(parser)
+        if away:
+            self._lose("the server cannot be reached any more")
 
     # Everything else
 
@@ -221,10 +229,10 @@ class Post:
         reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
-                told = await refusal(reply, self._door.url)
-                if isinstance(told, MCPError):
-                    raise told
-                log.warning("a notification was refused: %s", clip(told.error.message if told.error else ""))
+                said = await refusal(reply, self._door.url)
+                if isinstance(said, MCPError):
+                    raise said
+                log.warning("a notification was refused: %s", clip(said.error.message if said.error else ""))
             else:
                 await self._read(reply)
         finally:

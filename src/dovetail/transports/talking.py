@@ -20,6 +20,7 @@ class Talking:
     def __init__(self) -> None:
         self._inbox: Inbox | None = None
         self._waiting: dict[Id, asyncio.Future[Incoming]] = {}
+        self._sent: dict[Id, Request] = {}
         self._ended: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -60,11 +61,13 @@ class Talking:
         if self._ended is not None:
             raise _again(self._ended, sent=False)
         waiting = self._waiting[request.id] = self._loop.create_future()
+        self._sent[request.id] = request
         try:
             self.write(request.body)
             return await waiting
         finally:
             self._waiting.pop(request.id, None)
+            self._sent.pop(request.id, None)
 
     def cancel(self, request: Request, reason: str) -> bytes | None:
         """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
@@ -88,7 +91,9 @@ class Talking:
         """Everything comes on the one connection."""
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection; the server need not finish what nobody waits for."""
+        for request in tuple(self._sent.values()):
+            self.cancel(request, "the client is leaving")
         self.end(Disconnected("the client was closed"))
         await self.disconnect()
 

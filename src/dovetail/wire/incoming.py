@@ -4,18 +4,20 @@ More forgiving than `codec`: a server's slip must not cost its user the answer, 
 broken UTF-8 pass. What could exhaust this side (depth, members) does not.
 """
 
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from dovetail.errors import ParseError, ResultError, clip
-from dovetail.wire.codec import beyond_members
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.shape import UNSET, Struct, UnsetType
 
 # An empty list takes 64 bytes where its text takes three. Counted only in messages worth the count.
 MAX_MEMBERS: Final = 1_000_000
 _SMALL: Final = 1024 * 1024
+_SLICE: Final = 64 * 1024
+_NO_BACKSLASH: Final = re.compile(rb"[^\\]")
 
 T = TypeVar("T")
 
@@ -83,8 +85,23 @@ def _batch(data: bytes | str) -> list[Incoming]:
 
 def _refuse_members(data: bytes | str) -> None:
     text = data if isinstance(data, bytes) else data.encode()
-    if text.count(b",") >= MAX_MEMBERS and beyond_members(text, MAX_MEMBERS):
+    if text.count(b",") >= MAX_MEMBERS and _beyond(text):
         raise ParseError(f"more than {MAX_MEMBERS} members")
+
+
+def _beyond(data: bytes) -> bool:
+    """Whether there are too many commas outside of strings; in slices, so that their pieces take little memory."""
+    commas = quotes = start = 0
+    inside = False
+    while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:  # a member has two strings at most
+        whole = _NO_BACKSLASH.search(data, start + _SLICE)  # never between a backslash and what it escapes
+        end = whole.end() if whole is not None else len(data)
+        pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        commas += b"".join(pieces[inside::2]).count(b",")
+        quotes += len(pieces) - 1
+        inside ^= len(pieces) % 2 == 0
+        start = end
+    return start < len(data) or commas >= MAX_MEMBERS or quotes > 4 * MAX_MEMBERS
 
 
 def body(raw: Any, kind: type[T], what: str) -> T:
