@@ -12,7 +12,17 @@ from typing import Any, Literal, Self
 from dovetail.client.clock import Clock
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import TRANSIENT, Keeper
-from dovetail.errors import CannotConnect, CannotStart, Disconnected, HttpError, MCPError, NotOffered, ResultError
+from dovetail.errors import (
+    CannotConnect,
+    CannotStart,
+    Disconnected,
+    HttpError,
+    MCPError,
+    MethodNotFound,
+    NotOffered,
+    PeerError,
+    ResultError,
+)
 from dovetail.protocol.channel import Request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.speaking import Speaker
@@ -130,7 +140,7 @@ class Listening:
                     self._fail(exc)
                     return
             except MCPError as exc:
-                self._fail(exc)
+                self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
                 return
             fruitless = fruitless + 1 if heard == (len(self._changes), self.honoured) else 0
             if fruitless > self._limits.reconnects:
@@ -220,3 +230,9 @@ class Listening:
 
     async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
         await conversation.request(method, {"uri": uri}, idle=self._patience, total=self._patience)
+
+
+def _not_offered(exc: PeerError) -> MCPError:
+    if exc.code != MethodNotFound.code:
+        return exc
+    return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)
