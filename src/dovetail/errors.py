@@ -289,7 +289,7 @@ class LoginFailed(AuthError):
 
 
 class NotOffered(MCPError):
-    """The server did not declare what this needs; nothing was sent."""
+    """The server does not have what this needs."""
 
 
 class AnswerError(MCPError):

@@ -145,17 +145,18 @@ class Client:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
-        remembered = None if self._key is None or self._revision or self._era else _ERAS.get(self._key)
+        key = self._key if self._revision is None and self._era is None else None
+        remembered = None if key is None else _ERAS.get(key)
         try:
             conversation = await self._attempt(remembered or self._era)
         except MCPError as exc:
             if remembered is None or isinstance(exc, CannotConnect | AuthError):
                 raise
-            _ERAS.pop(self._key or "", None)  # it may have become another server
+            _ERAS.pop(key or "", None)  # it may have become another server
             conversation = await self._attempt(None)
         speaker = conversation.speaker
-        if self._key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
-            _ERAS[self._key] = "stateless" if speaker.stateless else "handshake"
+        if key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
+            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
         self._requesting.forget()
         if self._identity.level is not None:
             try:

@@ -12,7 +12,17 @@ from typing import Any, Literal, Self
 from dovetail.client.clock import Clock
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import TRANSIENT, Keeper
-from dovetail.errors import CannotConnect, CannotStart, Disconnected, HttpError, MCPError, NotOffered, ResultError
+from dovetail.errors import (
+    CannotConnect,
+    CannotStart,
+    Disconnected,
+    HttpError,
+    MCPError,
+    MethodNotFound,
+    NotOffered,
+    PeerError,
+    ResultError,
+)
 from dovetail.protocol.channel import Request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.speaking import Speaker
@@ -139,7 +149,7 @@ class Listening:
                     self._fail(exc)
                     return
             except MCPError as exc:
-                self._fail(exc)
+                self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
                 return
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
             lasted = loop.time() - since >= self._limits.reconnect_most
@@ -232,3 +242,9 @@ class Listening:
 
     async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
         await conversation.request(method, {"uri": uri}, idle=self._patience, total=self._patience)
+
+
+def _not_offered(exc: PeerError) -> MCPError:
+    if exc.code != MethodNotFound.code:
+        return exc
+    return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)
