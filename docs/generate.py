@@ -52,6 +52,8 @@ GROUPS = {
         "Timeouts",
         "ClientLimits",
         "Implementation",
+        "ClientCapabilities",
+        "LoggingMessageParams",
         "ElicitParams",
         "ElicitResult",
         "CreateMessageParams",

@@ -405,6 +405,9 @@ class Client:
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        conversation = await self._here(self._keeper.ready)
+        if not self._requesting.stateless:
+            await self._here(conversation.channel.hearing)
         await self._handshake_only("resources/subscribe", {"uri": uri})
 
     async def unsubscribe(self, uri: str) -> None:

@@ -18,7 +18,6 @@ from dovetail.errors import (
     Busy,
     Disconnected,
     InternalError,
-    InvalidRequest,
     MCPError,
     ProtocolError,
     RequestTimeout,
@@ -149,7 +148,10 @@ class Conversation:
 
     async def tell(self, method: str, params: Any = None) -> None:
         """Send a notification."""
-        await self.channel.tell(jsonrpc.notice(method, params))
+        speaker = self.speaker
+        # spec: streamable-http#standard-request-headers
+        headers = speaker.headers(method, {}) if speaker is not None and speaker.stateless else ()
+        await self.channel.tell(jsonrpc.notice(method, params), headers)
 
     # What the server says
 
@@ -211,11 +213,13 @@ class Conversation:
     # Questions of the server: handshake revisions ask over the connection
 
     def _question(self, id: Id, method: str, params: Any) -> None:
-        if method == "ping":
+        if self.why_lost is not None:
+            return  # the answer would go nowhere
+        if self.speaker is not None and self.speaker.stateless:
+            # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
+            self.junk(f"the request {method}, which is not for servers in this revision")
+        elif method == "ping":
             self._later(id, self._reply(jsonrpc.result(id, b"{}")))
-        elif self.speaker is not None and self.speaker.stateless:
-            exc = InvalidRequest("Invalid request: a server asks within its result in this revision")
-            self._later(id, self._reply(jsonrpc.refusal(id, exc)))
         elif len(self._answers) >= self._questions:
             self._later(None, self._reply(jsonrpc.refusal(id, Busy("Too many questions are open"))))
         else:

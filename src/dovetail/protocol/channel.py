@@ -89,12 +89,16 @@ class Channel(Protocol):
         """The answer is no longer wanted: tell the server, without waiting."""
         ...
 
-    async def tell(self, body: bytes) -> None:
-        """Send a notification, or the answer to a request of the server."""
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
+        """Send a notification with the headers that mirror it, or the answer to a request of the server."""
         ...
 
     async def settled(self, revision: str) -> None:
         """The handshake is over: from now on this revision is spoken."""
+        ...
+
+    async def hearing(self) -> None:
+        """Wait until what the server says unasked would be heard; not for long, since some never confirm it."""
         ...
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
@@ -49,6 +49,10 @@ class Post:
         self._own: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: TransportError | None = None
+        self._patience = timeouts.probe
+        self._hearing = (
+            asyncio.Event()
+        )  # set when the stream for what the server says unasked is open, or never will be
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
@@ -191,12 +195,14 @@ class Post:
             heard = False
             try:
                 reply = await self._resume(last)
+                self._hearing.set()
                 try:
                     await self._until_answer(reply, parser, None)
                     heard = parser.last_event_id != last
                 finally:
                     reply.close()
             except MCPError as exc:
+                self._hearing.set()
                 if exc.status == 404 and self._session is not None:
                     self._lose("the server no longer knows the session")
                     return
@@ -208,9 +214,9 @@ class Post:
 
     # Everything else
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own], body)
+        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
                 told = await refusal(reply, self._door.url)
@@ -233,6 +239,12 @@ class Post:
         self._revision = revision
         self._own.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._hear())
+
+    async def hearing(self) -> None:
+        """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._hearing.wait()
 
     async def close(self) -> None:
         """End the session and close every connection."""
