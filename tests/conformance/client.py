@@ -11,8 +11,21 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, build_opener
 
-from dovetail import Client, ClientCapabilities, CreateMessageParams, ElicitParams
+from dovetail import (
+    Client,
+    ClientCapabilities,
+    ClientCredentials,
+    CreateMessageParams,
+    ElicitParams,
+    EnterpriseLogin,
+    Forbidden,
+    LoginFailed,
+    OAuth,
+    WorkloadIdentity,
+)
 
 SKILLS = "io.modelcontextprotocol/skills"
 
@@ -167,6 +180,143 @@ def frontmatter(text: str) -> dict[str, str]:
     """The fields at the head of a file, as far as the suite uses them: one line of text each."""
     _, head, _ = text.split("---\n", 2)
     return dict(line.split(": ", 1) for line in head.splitlines())
+
+
+# Logins
+
+
+class Stay(HTTPRedirectHandler):
+    """Follow nothing."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def visit(url: str) -> str:
+    """A user who agrees to everything: where the browser is sent when it opens the page."""
+    try:
+        build_opener(Stay).open(url)
+    except HTTPError as redirect:
+        with redirect:
+            return redirect.headers["location"]
+    raise AssertionError("the authorization server asks for more than the suite's do")
+
+
+def user(**given: Any) -> OAuth:
+    return OAuth(
+        paste=visit,
+        store="memory",
+        redirect_uri="http://127.0.0.1:8765/callback",
+        client_metadata_url="https://conformance-test.local/client-metadata.json",
+        **given,
+    )
+
+
+async def use(url: str, auth: Any) -> None:
+    """Whatever one logs in for."""
+    async with Client(url, auth=auth) as client:
+        for tool in await client.list_tools():
+            await client.call_tool(tool.name)
+
+
+@scenario(
+    "auth/2025-03-26-oauth-metadata-backcompat",
+    "auth/2025-03-26-oauth-endpoint-fallback",
+    "auth/metadata-default",
+    "auth/metadata-var1",
+    "auth/metadata-var2",
+    "auth/metadata-var3",
+    "auth/basic-cimd",
+    "auth/scope-from-www-authenticate",
+    "auth/scope-from-scopes-supported",
+    "auth/scope-omitted-when-undefined",
+    "auth/scope-step-up",
+    "auth/token-endpoint-auth-basic",
+    "auth/token-endpoint-auth-post",
+    "auth/token-endpoint-auth-none",
+    "auth/offline-access-scope",
+    "auth/offline-access-not-supported",
+    "auth/iss-supported",
+    "auth/iss-not-advertised",
+)
+async def log_in(url: str) -> None:
+    await use(url, user())
+
+
+@scenario("auth/authorization-server-migration")
+async def log_in_where_the_server_moved(url: str) -> None:
+    async with Client(url, auth=user()) as client:
+        (tool,) = await client.list_tools()
+        await client.call_tool(tool.name)
+        await client.call_tool(tool.name)
+
+
+@scenario("auth/scope-retry-limit")
+async def ask_a_few_times_only(url: str) -> None:
+    try:
+        await use(url, user())
+    except Forbidden:
+        return
+    raise AssertionError("the suite never lets this one in")
+
+
+@scenario(
+    "auth/resource-mismatch",
+    "auth/iss-supported-missing",
+    "auth/iss-wrong-issuer",
+    "auth/iss-unexpected",
+    "auth/iss-normalized",
+    "auth/metadata-issuer-mismatch",
+)
+async def refuse_to_log_in(url: str) -> None:
+    try:
+        await use(url, user())
+    except LoginFailed:
+        return
+    raise AssertionError("the suite has something to hide in these scenarios")
+
+
+@scenario("auth/pre-registration")
+async def log_in_as_registered(url: str) -> None:
+    given = context()
+    await use(url, user(**{name: given.get(name) for name in ("client_id", "client_secret", "issuer")}))
+
+
+@scenario("auth/dpop", "auth/dpop-nonce")
+async def log_in_with_a_key(url: str) -> None:
+    await use(url, user(dpop=True))
+
+
+@scenario("auth/client-credentials-jwt")
+async def log_in_by_key(url: str) -> None:
+    given = context()
+    key, algorithm = given["private_key_pem"], given["signing_algorithm"]
+    await use(url, ClientCredentials(client_id=given["client_id"], private_key=key, algorithm=algorithm))
+
+
+@scenario("auth/client-credentials-basic")
+async def log_in_by_secret(url: str) -> None:
+    given = context()
+    await use(url, ClientCredentials(client_id=given["client_id"], client_secret=given["client_secret"]))
+
+
+@scenario("auth/enterprise-managed-authorization")
+async def log_in_by_company(url: str) -> None:
+    given = context()
+    auth = EnterpriseLogin(
+        client_id=given["client_id"],
+        client_secret=given["client_secret"],
+        idp_client_id=given["idp_client_id"],
+        idp_token_endpoint=given["idp_token_endpoint"],
+        id_token=given["idp_id_token"],
+    )
+    await use(url, auth)
+
+
+@scenario("auth/wif-jwt-bearer")
+async def log_in_as_workload(url: str) -> None:
+    given = context()
+    await use(url, WorkloadIdentity(client_id=given["client_id"], assertion=given["valid_jwt"]))
 
 
 def context() -> Any:

@@ -70,7 +70,7 @@ class Authorizer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """A channel that used it is closed, others may go on."""
         ...
 
 

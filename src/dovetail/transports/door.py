@@ -58,16 +58,22 @@ class Door:
 
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> Reply:
         """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
-        if self._authorizer is None:
-            return await self._send(method, headers, body)
-        tries = 0
+        authorizer, own = self._authorizer, ()
+        redirects = refusals = 0
         while True:
-            own = await self._authorizer.headers(method, self.url)
-            reply = await self._send(method, [*own, *headers], body)
-            tries += 1
-            if reply.status not in (401, 403) or not await self._challenged(self._authorizer, reply, own, tries):
+            if authorizer is not None:
+                own = await authorizer.headers(method, self.url)
+            reply = await self._send(method, [*self._headers, *own, *headers], body)
+            if reply.status in _SAME_METHOD and redirects < _REDIRECTS:
+                redirects += 1
+                self.url = self._elsewhere(reply)
+            elif authorizer is None or reply.status not in (401, 403):
                 return reply
-            reply.close()
+            else:
+                refusals += 1
+                if not await self._challenged(authorizer, reply, own, refusals):
+                    return reply
+                reply.close()
 
     async def _challenged(self, authorizer: Authorizer, reply: Reply, own: Headers, tries: int) -> bool:
         challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -77,21 +83,18 @@ class Door:
             self.inbox.hold()
         try:
             return await authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+        except BaseException:
+            reply.close()
+            raise
         finally:
             if self.inbox is not None:
                 self.inbox.go_on()
 
     async def _send(self, method: str, headers: Headers, body: bytes) -> Reply:
         try:
-            reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
-            for _ in range(_REDIRECTS):
-                if reply.status not in _SAME_METHOD:
-                    break
-                self.url = self._elsewhere(reply)
-                reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
+            return await self._fetcher.fetch(method, self.url, headers, body)
         except TransportError as exc:
             raise told(exc, self.url) from None
-        return reply
 
     def _elsewhere(self, reply: Reply) -> str:
         """Where a redirect leads, if it stays here."""
@@ -113,6 +116,8 @@ class Door:
     async def close(self) -> None:
         """Close every connection."""
         await self._fetcher.close()
+        if self._authorizer is not None:
+            await self._authorizer.close()
 
 
 async def body_of(reply: Reply, url: str) -> bytes:
