@@ -16,6 +16,7 @@ from dovetail.auth.settings import Bearer
 from dovetail.client import client as caller
 from dovetail.client import sync
 from dovetail.client.answering import ElicitHandler, RootsGiven, SampleHandler
+from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
@@ -54,6 +55,7 @@ class Client(caller.Client):
         limits: ClientLimits | None = None,
         cache: bool = True,
         check_results: bool = True,
+        middleware: Sequence[Middleware] = (),
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
         ca_file: str | Path | None = None,
@@ -91,6 +93,7 @@ class Client(caller.Client):
             limits=limits,
             cache=cache,
             check_results=check_results,
+            middleware=middleware,
         )
 
 

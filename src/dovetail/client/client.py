@@ -6,7 +6,7 @@ by many tasks, and called from the loops of other threads; its work is done on t
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
 from dovetail.client.answering import Answering, ElicitHandler, RootsGiven, SampleHandler
@@ -20,12 +20,14 @@ from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
 from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
+from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
+from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
-from dovetail.wire.incoming import body, plain
+from dovetail.wire.incoming import body
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 from dovetail.wire.methods import METHODS
@@ -71,6 +73,7 @@ class Client:
         limits: ClientLimits | None = None,
         cache: bool = True,
         check_results: bool = True,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         check_wishes(revision, era)
         self.name = name
@@ -103,6 +106,27 @@ class Client:
             self.limits,
             cache=cache,
             check_results=check_results,
+        )
+        self._middleware: list[Middleware] = []
+        for function in middleware:
+            self.middleware(function)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+
+        It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
+        result that is still fresh.
+        """
+        self._middleware.append(function)
+        self._requesting.surround(self._middleware, self._caller)
+        return function
+
+    def _caller(self) -> Caller:
+        return Caller(
+            self.revision or "",
+            self._requesting.stateless,
+            self._identity.capabilities,
+            client=self._identity.client,
         )
 
     # Opening and closing
@@ -465,9 +489,7 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
-        sending = self._requesting.sending(timeout)
-        raw = await self._here(self._keeper.request, method, dict(params or {}), sending)
-        return plain(raw)
+        return await self._here(self._requesting.any, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""

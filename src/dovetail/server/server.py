@@ -6,7 +6,7 @@ No author's function can end the server or disturb another call: whatever it rai
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -23,6 +23,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
+from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
@@ -56,9 +57,6 @@ from dovetail.wire.tools import ListToolsResult
 if TYPE_CHECKING:
     from dovetail.server.offload import Offload
 
-Call = Callable[[Exchange], Awaitable[Any]]
-Middleware = Callable[[Exchange, Call], Awaitable[Any]]
-
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
 
@@ -87,6 +85,7 @@ class Server(Offers):
         profile: str | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
+        middleware: Sequence[Middleware] = (),
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
@@ -127,6 +126,8 @@ class Server(Offers):
             "subscriptions/listen": self._listen,
         }
         self._chains: dict[str, Call] = self._work
+        for function in middleware:
+            self.middleware(function)
 
     @property
     def name(self) -> str:
@@ -139,13 +140,8 @@ class Server(Offers):
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
         """
         self._middleware.append(function)
-        self._chains = {method: self._around(work) for method, work in self._work.items()}
+        self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
-
-    def _around(self, work: Call) -> Call:
-        for function in reversed(self._middleware):
-            work = _link(function, work)
-        return work
 
     # Life
 
@@ -254,8 +250,10 @@ class Server(Offers):
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
+            exchange.fault = exc
             return error_result(str(exc))
         except BaseException as exc:
+            exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
@@ -481,13 +479,6 @@ def _give_back(counter: Counter[str], origin: str) -> None:
     counter[origin] -= 1
     if not counter[origin]:
         del counter[origin]
-
-
-def _link(function: Middleware, inner: Call) -> Call:
-    async def call(exchange: Exchange) -> Any:
-        return await function(exchange, inner)
-
-    return call
 
 
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
