@@ -81,6 +81,8 @@ GROUPS = {
         "Timeouts",
         "ClientLimits",
         "Implementation",
+        "ClientCapabilities",
+        "LoggingMessageParams",
         "ElicitParams",
         "ElicitResult",
         "CreateMessageParams",

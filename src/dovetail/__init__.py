@@ -77,7 +77,9 @@ if TYPE_CHECKING:
     from dovetail.wire.content import TextContent as TextContent
     from dovetail.wire.elicitation import ElicitParams as ElicitParams
     from dovetail.wire.elicitation import ElicitResult as ElicitResult
+    from dovetail.wire.lifecycle import ClientCapabilities as ClientCapabilities
     from dovetail.wire.lifecycle import Implementation as Implementation
+    from dovetail.wire.logs import LoggingMessageParams as LoggingMessageParams
     from dovetail.wire.prompts import GetPromptResult as GetPromptResult
     from dovetail.wire.prompts import Prompt as Prompt
     from dovetail.wire.prompts import PromptMessage as PromptMessage
@@ -104,6 +106,7 @@ _HOMES = {
     "CannotStart": "dovetail.errors",
     "Change": "dovetail.client.listening",
     "Client": "dovetail.connect",
+    "ClientCapabilities": "dovetail.wire.lifecycle",
     "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
@@ -136,6 +139,7 @@ _HOMES = {
     "InvalidParams": "dovetail.errors",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
+    "LoggingMessageParams": "dovetail.wire.logs",
     "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",

@@ -106,8 +106,9 @@ class Way:
 def _way(
     target: Target, *, limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
 ) -> Way:
-    link = getattr(target, "link", None)
-    if callable(link):
+    if isinstance(target, Way):
+        return target
+    if callable(getattr(target, "link", None)):
         return _in_memory(target)
     if isinstance(target, Mapping):
         return _entry(target, limits, timeouts, http, process)

@@ -23,6 +23,7 @@ from dovetail.errors import MCPError, NotOffered, ResultError
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era, check_wishes
+from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
@@ -75,6 +76,7 @@ class Client:
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
+        self.taps: list[Tap] = []  # told of every message, as long as they stand here
         self._dial = dial
         self._key = key
         self._revision = revision
@@ -158,7 +160,13 @@ class Client:
     async def _attempt(self, era: Era | None) -> Conversation:
         def converse(channel: Channel) -> Conversation:
             return Conversation(
-                channel, self.name, self._answering, self._mailbox, questions=self.limits.questions, heard=self._heard
+                channel,
+                self.name,
+                self._answering,
+                self._mailbox,
+                questions=self.limits.questions,
+                heard=self._heard,
+                taps=self.taps,
             )
 
         return await Opening(
@@ -405,6 +413,9 @@ class Client:
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        conversation = await self._here(self._keeper.ready)
+        if not self._requesting.stateless:
+            await self._here(conversation.channel.hearing)
         await self._handshake_only("resources/subscribe", {"uri": uri})
 
     async def unsubscribe(self, uri: str) -> None:

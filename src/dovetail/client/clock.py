@@ -59,7 +59,7 @@ class Clock:
 
     def verdict(self) -> str:
         """Which limit has passed, in words."""
-        if self._loop.time() >= self._ends:
+        if self.reported and self._loop.time() >= self._ends:
             return "the total limit passed though the server reported progress"
         life = f"after {self.reported} signs of progress" if self.reported else "with no sign of progress"
         return f"no answer within {self._idle:g} s {life}"

@@ -7,7 +7,7 @@ exception that says which server and which step.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
@@ -18,8 +18,8 @@ from dovetail.errors import (
     Busy,
     Disconnected,
     InternalError,
-    InvalidRequest,
     MCPError,
+    PeerError,
     ProtocolError,
     RequestTimeout,
     ResultError,
@@ -27,6 +27,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol.channel import Channel, Headers, Request
+from dovetail.protocol.recording import Tap, To
 from dovetail.protocol.speaking import Speaker, progress_of, refused
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
@@ -55,6 +56,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        taps: Sequence[Tap] = (),
     ) -> None:
         self.channel = channel
         self.name = name
@@ -70,6 +72,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._taps = taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
         self._held = 0  # how many things a user is busy with
@@ -113,21 +116,27 @@ class Conversation:
         if self.why_lost is not None:
             raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
         self._clocks[request.id] = clock
+        if self._taps:
+            self._tap("server", request.body, request.headers)
         try:
             async with clock.timeout:
                 message = await self.channel.exchange(request)
         except TimeoutError:
             if not clock.timeout.expired():
                 raise
-            self.channel.cancel(request, "timed out")
+            self._cancel(request, "timed out")
             raise self._located(RequestTimeout(clock.verdict()), request.method) from None
         except asyncio.CancelledError:
-            self.channel.cancel(request, "the caller gave up")
+            self._cancel(request, "the caller gave up")
             raise
         except MCPError as exc:
+            if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
+                self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
             raise self._located(exc, request.method) from exc.__cause__
         finally:
             del self._clocks[request.id]
+        if self._taps:
+            self._tap("client", message.encoded())
         if clock.progress is not None and clock.reported:
             await self._mailbox.flush()
         if message.error is not None:
@@ -149,12 +158,31 @@ class Conversation:
 
     async def tell(self, method: str, params: Any = None) -> None:
         """Send a notification."""
-        await self.channel.tell(jsonrpc.notice(method, params))
+        speaker = self.speaker
+        # spec: streamable-http#standard-request-headers
+        headers = speaker.headers(method, {}) if speaker is not None and speaker.stateless else ()
+        await self._send(jsonrpc.notice(method, params), headers)
+
+    async def _send(self, data: bytes, headers: Headers = ()) -> None:
+        if self._taps:
+            self._tap("server", data, headers)
+        await self.channel.tell(data, headers)
+
+    def _cancel(self, request: Request, reason: str) -> None:
+        told = self.channel.cancel(request, reason)
+        if told is not None and self._taps:
+            self._tap("server", told)
+
+    def _tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
+        for tap in self._taps:
+            tap(to, data, headers)
 
     # What the server says
 
     def receive(self, message: Incoming) -> None:
         """A notification, or a request of the server."""
+        if self._taps:
+            self._tap("client", message.encoded())
         method = message.method
         if method is None:
             return  # an answer to nothing we asked
@@ -175,6 +203,8 @@ class Conversation:
 
     def junk(self, text: str) -> None:
         """Something came that is no message: said a few times, then only counted."""
+        if self._taps:
+            self._tap("client", text.encode("utf-8", "replace"))
         self.junk_seen += 1
         if self.junk_seen <= _JUNK_SHOWN:
             more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
@@ -211,11 +241,13 @@ class Conversation:
     # Questions of the server: handshake revisions ask over the connection
 
     def _question(self, id: Id, method: str, params: Any) -> None:
-        if method == "ping":
+        if self.why_lost is not None:
+            return  # the answer would go nowhere
+        if self.speaker is not None and self.speaker.stateless:
+            # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
+            self.junk(f"the request {method}, which is not for servers in this revision")
+        elif method == "ping":
             self._later(id, self._reply(jsonrpc.result(id, b"{}")))
-        elif self.speaker is not None and self.speaker.stateless:
-            exc = InvalidRequest("Invalid request: a server asks within its result in this revision")
-            self._later(id, self._reply(jsonrpc.refusal(id, exc)))
         elif len(self._answers) >= self._questions:
             self._later(None, self._reply(jsonrpc.refusal(id, Busy("Too many questions are open"))))
         else:
@@ -259,7 +291,7 @@ class Conversation:
 
     async def _reply(self, data: bytes) -> None:
         try:
-            await self.channel.tell(data)
+            await self._send(data)
         except MCPError as exc:
             log.warning("%s could not be answered: %s", self.name, exc)
 

@@ -143,8 +143,10 @@ class Keeper:
             await current.close()
 
     def reopen(self) -> None:
-        """Allow a closed client to be used again."""
-        self._closed = False
+        """Allow a closed client to be used again, at once: nothing was lost."""
+        if self._closed:
+            self._closed = False
+            self._not_before = 0.0
 
 
 def _backoff(attempt: int) -> float:

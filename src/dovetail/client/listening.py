@@ -204,6 +204,7 @@ class Listening:
         uris = agreed.resource_subscriptions or []
         if self._wanted.resource_subscriptions and not uris:
             raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
+        await conversation.channel.hearing()
         try:
             for uri in uris:
                 conversation.subscribed[uri] += 1

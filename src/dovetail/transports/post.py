@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
@@ -20,7 +20,6 @@ from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
 from dovetail.transports.door import Door, body_of, refusal
 from dovetail.transports.http1 import Reply
-from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming, read
 
 log = logging.getLogger("dovetail")
@@ -49,6 +48,10 @@ class Post:
         self._own: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: TransportError | None = None
+        self._patience = timeouts.probe
+        self._hearing = (
+            asyncio.Event()
+        )  # set when the stream for what the server says unasked is open, or never will be
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
@@ -194,12 +197,14 @@ class Post:
             heard = False
             try:
                 reply = await self._resume(last)
+                self._hearing.set()
                 try:
                     await self._until_answer(reply, parser, None)
                     heard = parser.last_event_id != last
                 finally:
                     reply.close()
             except MCPError as exc:
+                self._hearing.set()
                 if exc.status == 404 and self._session is not None:
                     self._lose("the server no longer knows the session")
                     return
@@ -211,9 +216,9 @@ class Post:
 
     # Everything else
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own], body)
+        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
                 told = await refusal(reply, self._door.url)
@@ -225,17 +230,25 @@ class Post:
         finally:
             reply.close()
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
-        if not request.stateless and request.method != "initialize" and self._ended is None:
-            notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
-            self._spawn(self._try(self.tell(notice)))
+        if request.stateless or request.method == "initialize" or self._ended is not None:
+            return None
+        notice = request.cancellation(reason)
+        self._spawn(self._try(self.tell(notice)))
+        return notice
 
     async def settled(self, revision: str) -> None:
         """From now on this revision is spoken."""
         self._revision = revision
         self._own.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._hear())
+
+    async def hearing(self) -> None:
+        """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._hearing.wait()
 
     async def close(self) -> None:
         """End the session and close every connection."""
@@ -252,7 +265,6 @@ class Post:
         await self._door.close()
 
     def _lose(self, why: str) -> None:
-        self._session = None
         if self._ended is None:
             self._ended = Disconnected(why)
             if self._inbox is not None:

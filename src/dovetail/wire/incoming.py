@@ -20,7 +20,7 @@ _SMALL: Final = 1024 * 1024
 T = TypeVar("T")
 
 
-class Failure(Struct):
+class Failure(Struct, omit_defaults=True):
     """The error of a response; servers have been seen to leave out its message."""
 
     code: int
@@ -28,7 +28,7 @@ class Failure(Struct):
     data: Any = None
 
 
-class Incoming(Struct):
+class Incoming(Struct, omit_defaults=True):
     """One message; `result` and `params` are still text."""
 
     id: Id | None = None
@@ -41,6 +41,10 @@ class Incoming(Struct):
     def answers(self) -> bool:
         """Whether it is a response."""
         return self.method is None and (self.result is not UNSET or self.error is not None)
+
+    def encoded(self) -> bytes:
+        """The message as it came, less what nobody reads."""
+        return b'{"jsonrpc":"2.0",' + msgspec.json.encode(self)[1:]
 
 
 _one: Final = msgspec.json.Decoder(Incoming)
