@@ -1,8 +1,8 @@
 """Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
 
 Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
-needs. Requests run side by side, one task each, answered as they finish; every message that comes in is answered or
-understood to need no answer, never dropped.
+needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes
+in is answered or understood to need no answer, never dropped.
 """
 
 import asyncio
