@@ -30,10 +30,10 @@ while read -r verb group; do
 done
 living() {
   left=' '
-  for group in $groups; do kill -0 -- "-$group" 2>/dev/null && left="$left$group "; done
+  for group in $groups; do kill -s 0 -- "-$group" 2>/dev/null && left="$left$group "; done
   groups=$left
 }
-for group in $groups; do kill -TERM -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s TERM -- "-$group" 2>/dev/null; done
 steps=$1
 living
 while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
@@ -41,7 +41,7 @@ while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
   steps=$((steps - 1))
   living
 done
-for group in $groups; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 
 

@@ -234,7 +234,7 @@ class Post:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
         if not request.stateless and request.method != "initialize" and self._ended is None:
             notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
-            self._spawn(self._try(self.tell(notice)))
+            self._spawn(self._tell_quietly(notice))
 
     async def settled(self, revision: str) -> None:
         """From now on this revision is spoken."""
@@ -267,9 +267,9 @@ class Post:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _tell_quietly(self, body: bytes) -> None:
         with contextlib.suppress(MCPError):
-            await work
+            await self.tell(body)
 
 
 def _unsent(why: str) -> Disconnected:
