@@ -9,11 +9,11 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test conform soak cover bench bench-quick demo lock clean
+.PHONY: help setup check format test conform soak cover bench bench-clients bench-quick demo lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
 
@@ -67,6 +67,9 @@ cover: setup ## Branch coverage of the sources by the tests
 
 bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (twenty minutes, wants a quiet machine)
 	$(BIN)/python bench/run.py
+
+bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one floor (six minutes)
+	$(BIN)/python bench/clients.py
 
 bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit
 	@$(BIN)/python bench/run.py --quick

@@ -182,6 +182,7 @@ def measure_all(blocks: list[str], plan: Plan) -> tuple[Results, dict[str, Any]]
         plan.tell(name)
         who = (OURS, "floor-inline") if plan.quick else plan.who
         if name == "cold":
+            still.compiled()
             figures["import"] = still.imports(who, plan.rounds * 3)
             figures["spawn"] = still.spawn(who, plan.rounds * 2)
         elif name == "memory":

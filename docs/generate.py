@@ -1,5 +1,6 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings.
+the public names and their docstrings, those of guide/types.md from what the code makes of types, and those
+of schemas.md from the rules.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -7,13 +8,14 @@ Run it after a change to either; a test compares what it would write with what i
 import ast
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dovetail
 from dovetail import errors
 from dovetail.protocol import downgrade
 from dovetail.protocol.http import status_of
+from dovetail.protocol.profiles import RULES
 from dovetail.wire.methods import BATCHES, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, stateless
 from dovetail.wire.shape import Struct
@@ -40,10 +42,37 @@ REFUSALS = (
     errors.Busy("", own=True),
 )
 
+RULE_LABELS = {
+    "name": "name of a tool",
+    "parameter": "name of a parameter",
+    "description": "longest description",
+    "keywords": "keywords",
+    "formats": "formats",
+    "references": "`$ref` is taken",
+    "loops": "a type may contain itself",
+    "needs_items": "arrays need `items`",
+    "needs_type": "every schema needs a type, every object properties",
+    "text_enums": "only texts are enumerated",
+    "closed": "every object is closed",
+    "all_required": "every property is required",
+    "few_items": "`minItems` is 0 or 1",
+}
+
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Limits", "Lifetime"),
+    "The server": (
+        "Server",
+        "Context",
+        "Depends",
+        "tool",
+        "resource",
+        "prompt",
+        "Limits",
+        "Lifetime",
+        "ToolReport",
+        "Finding",
+    ),
     "The client": (
         "Client",
         "SyncClient",
@@ -76,6 +105,11 @@ GROUPS = {
     ),
     "Questions": ("Elicit", "ElicitUrl", "Sample", "Roots", "InputRequired"),
     "Content": (
+        "Image",
+        "Audio",
+        "File",
+        "Progress",
+        "Offload",
         "TextContent",
         "ImageContent",
         "AudioContent",
@@ -130,7 +164,47 @@ def pages() -> dict[Path, str]:
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", methods()), ("codes", codes())):
         text = _replaced(text, name, table)
-    return {protocol: text, DOCS / "reference.md": reference()}
+    return {
+        protocol: text,
+        DOCS / "reference.md": reference(),
+        DOCS / "guide" / "types.md": types(),
+        DOCS / "schemas.md": schemas(),
+    }
+
+
+def schemas() -> str:
+    """The page on schemas, with the rules as the code has them."""
+    text = (DOCS / "schemas.md").read_text(encoding="utf-8")
+    head = ["", *(f"`{name}`" for name in RULES)]
+    rows = [[label, *(_rule(getattr(rule, field)) for rule in RULES.values())] for field, label in RULE_LABELS.items()]
+    return _replaced(text, "rules", _table(head, rows))
+
+
+def _rule(value: object) -> str:
+    match value:
+        case frozenset():
+            return ", ".join(f"`{one}`" for one in sorted(value))
+        case bool():
+            return YES if value else NO
+        case None:
+            return "*any*"
+        case int():
+            return str(value)
+        case _:
+            return f"`{value}`"
+
+
+def types() -> str:
+    """The page on types, with its tables."""
+    text = (DOCS / "guide" / "types.md").read_text(encoding="utf-8")
+    sys.path.insert(0, str(DOCS))
+    try:
+        tables = importlib.import_module("type_tables")
+    finally:
+        sys.path.remove(str(DOCS))
+    text = _replaced(text, "parameters", _table(["annotation", "schema"], tables.parameters()))
+    head = ["annotation", "returned", "content", "structured content", "output schema"]
+    return _replaced(text, "results", _table(head, tables.results()))
 
 
 def _replaced(text: str, name: str, table: str) -> str:
@@ -231,6 +305,9 @@ def reference() -> str:
 
 def _entry(name: str) -> Iterator[str]:
     yield f"### {name}"
+    if not isinstance(getattr(dovetail, name), type):
+        yield from _function_entry(getattr(dovetail, name))
+        return
     lineage = list(_lineage(getattr(dovetail, name)))
     if name != "Context":  # nobody makes one
         yield f"```python\n{_call(name, lineage)}\n```"
@@ -238,6 +315,13 @@ def _entry(name: str) -> Iterator[str]:
     for function in _methods(lineage):
         yield f"```python\n{_function(function)}\n```"
         yield _prose(ast.get_docstring(function) or "")
+
+
+def _function_entry(function: Callable[..., object]) -> Iterator[str]:
+    tree = ast.parse(Path(str(importlib.import_module(function.__module__).__file__)).read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
+    yield f"```python\n{_function(found[-2] if len(found) > 1 else found[0])}\n```"  # the last one is for no reader
+    yield _prose(ast.get_docstring(found[-1]) or "")
 
 
 def _lineage(kind: type) -> Iterator[ast.ClassDef]:

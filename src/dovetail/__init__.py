@@ -54,7 +54,18 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Roots as Roots
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
-    from dovetail.server.resource import Lifetime as Lifetime
+    from dovetail.server.inject import Depends as Depends
+    from dovetail.server.lint import Finding as Finding
+    from dovetail.server.lint import ToolReport as ToolReport
+    from dovetail.server.marks import prompt as prompt
+    from dovetail.server.marks import resource as resource
+    from dovetail.server.marks import tool as tool
+    from dovetail.server.media import Audio as Audio
+    from dovetail.server.media import File as File
+    from dovetail.server.media import Image as Image
+    from dovetail.server.offload import Offload as Offload
+    from dovetail.server.options import Lifetime as Lifetime
+    from dovetail.server.streaming import Progress as Progress
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -85,6 +96,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
+    "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
     "Bearer": "dovetail.auth.settings",
@@ -103,6 +115,7 @@ _HOMES = {
     "CreateMessageResult": "dovetail.wire.sampling",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
+    "Depends": "dovetail.server.inject",
     "DeviceLogin": "dovetail.auth.settings",
     "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
@@ -112,16 +125,19 @@ _HOMES = {
     "ElicitUrl": "dovetail.server.asking",
     "EmbeddedResource": "dovetail.wire.content",
     "EnterpriseLogin": "dovetail.auth.settings",
+    "File": "dovetail.server.media",
+    "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
+    "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
     "InputRequired": "dovetail.server.asking",
     "Interrupted": "dovetail.errors",
     "InvalidParams": "dovetail.errors",
-    "Lifetime": "dovetail.server.resource",
+    "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
     "LoggingMessageParams": "dovetail.wire.logs",
     "LoginFailed": "dovetail.errors",
@@ -133,8 +149,10 @@ _HOMES = {
     "NotMCP": "dovetail.errors",
     "NotOffered": "dovetail.errors",
     "OAuth": "dovetail.auth.settings",
+    "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
+    "Progress": "dovetail.server.streaming",
     "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
@@ -157,9 +175,13 @@ _HOMES = {
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "ToolReport": "dovetail.server.lint",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
     "WorkloadIdentity": "dovetail.auth.settings",
+    "prompt": "dovetail.server.marks",
+    "resource": "dovetail.server.marks",
+    "tool": "dovetail.server.marks",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -213,7 +213,7 @@ class RateLimited(PeerError):
     def retry_after(self) -> float | None:
         """Seconds to wait, where the server named them."""
         wait = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
-        return wait / 1000 if isinstance(wait, int | float) else None
+        return min(wait, 1e12) / 1000 if isinstance(wait, int | float) else None
 
 
 class TransportError(MCPError):
@@ -289,7 +289,7 @@ class LoginFailed(AuthError):
 
 
 class NotOffered(MCPError):
-    """The server did not declare what this needs; nothing was sent."""
+    """The server does not have what this needs."""
 
 
 class AnswerError(MCPError):

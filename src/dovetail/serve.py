@@ -5,8 +5,6 @@ The framework knows no transport and the transports know no framework; they meet
 
 import asyncio
 import contextlib
-import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
@@ -178,6 +176,8 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
 
 def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any], options: dict[str, Any]) -> None:
     """Several processes on one socket; one that dies is replaced."""
+    import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
+
     context = multiprocessing.get_context("fork")
     stopping = False
 

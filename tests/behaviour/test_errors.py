@@ -235,7 +235,7 @@ async def test_a_result_without_a_json_form_is_an_error(
     app = Server("unsayable")
     loop: list[Any] = []
     loop.append(loop)
-    values: list[Any] = [object(), b"\x00", float("nan"), float("inf"), "\ud800", {"a": {1, object()}}, loop]
+    values: list[Any] = [object(), float("nan"), float("inf"), "\ud800", {"a": {1, object()}}, loop]
     values += [CallToolResult(content=[TextContent(text="\udfff")]), {("a", 1): 2}, [TextContent(text="\ud800")]]
 
     @app.tool
@@ -253,7 +253,7 @@ async def test_a_result_without_a_json_form_is_an_error(
                     assert (await call(peer, "give", which=which))["isError"] is True, value
                 last = peer.messages[-1]
                 assert "result" in last or last["error"]["code"] == -32603, value
-            for which in (0, 4):
+            for which in (0, 3):
                 error = await refused(peer.request("resources/read", {"uri": f"x:{which}"}))
                 assert error.code == -32603
 

@@ -98,11 +98,6 @@ def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
     assert caught.value.data == {"supported": [NEWEST], "requested": LAST}
 
 
-def test_known_is_what_a_header_of_this_era_may_name() -> None:
-    assert [one for one in (*REVISIONS, "x") if legacy.known(one, REVISIONS)] == [*HANDSHAKE, DRAFT]
-    assert not legacy.known(LAST, (NEWEST, FIRST))
-
-
 # Opening
 
 

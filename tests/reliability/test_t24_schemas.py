@@ -181,7 +181,12 @@ def test_a_pattern_in_an_annotation_is_not_a_trap() -> None:
     async def typed(a: Annotated[str, msgspec.Meta(pattern="^(a+)+$")]) -> str:
         return a
 
+    @app.tool
+    async def hidden(a: Annotated[str, msgspec.Meta(pattern="^(a+)+$")] | None = None, n: int = 0) -> str | None:
+        return a
+
     began = time.thread_time()
-    with pytest.raises(Exception, match="Invalid arguments"):
-        app._tools["typed"].signature.bind({"a": "a" * 24 + "!"}, None)
+    for name in ("typed", "hidden"):
+        with pytest.raises(Exception, match="Invalid arguments"):
+            app._tools[name].signature.bind({"a": "a" * 24 + "!", "n": "x"}, None)
     assert time.thread_time() - began < 0.25

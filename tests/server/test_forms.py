@@ -263,7 +263,7 @@ class Loose:
         (tuple[int, int], "forms hold only flat fields"),
         (list[Typed], "forms hold only flat fields"),
         (dict, "dict.value: forms hold only flat fields"),
-        (object, "object: type <class 'object'> is not supported"),
+        (object, "object: the type `object` has no JSON form"),
     ],
 )
 def test_what_no_form_can_hold_is_refused_by_name(kind: Any, says: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 from annotated_types import Ge
 
@@ -121,8 +122,11 @@ def test_it_is_told_where_it_is_made(mistake: Callable[[Server], Any], words: st
 def test_a_constraint_nobody_would_keep_is_refused() -> None:
     app = Server("x")
 
-    def typed(a: Annotated[int, Ge(1)]) -> int:
-        return a
+    class Kept(msgspec.Struct):
+        amount: Annotated[int, Ge(1)]
 
-    with pytest.raises(TypeError, match=r"parameter `a`: Ge in Annotated is not understood"):
+    def typed(a: Kept) -> int:
+        return a.amount
+
+    with pytest.raises(TypeError, match=r"parameter `a`: Kept.amount: constraints .* say it with msgspec.Meta"):
         app.add_tool(typed)

@@ -123,10 +123,10 @@ def test_tagged_unions_carry_no_discriminator() -> None:
 @pytest.mark.parametrize(
     ("kind", "schema"),
     [
-        (Color, {"type": "string", "enum": ["blue", "red"]}),
+        (Color, {"type": "string", "enum": ["red", "blue"]}),
         (Level, {"type": "integer", "enum": [1, 2]}),
         (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
-        (Literal["a", 1], {"enum": [1, "a"]}),
+        (Literal["a", 1], {"enum": ["a", 1]}),
         (Path, {"type": "string"}),
         (Path | None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
         (Any, {}),

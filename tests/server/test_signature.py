@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.errors import ToolError
-from dovetail.server.signature import MAX_TEXT, BadArguments, Signature, compile_signature
+from dovetail.server.arguments import MAX_TEXT
+from dovetail.server.signature import BadArguments, Signature, compile_signature
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ def test_a_model_is_told_what_a_moment_looks_like() -> None:
 
     properties = compiled(remind).schema["properties"]
     assert properties["at"] == {"type": "string", "format": "date-time"}
-    assert properties["until"]["format"] == "date-time"
+    assert properties["until"]["anyOf"][0] == {"type": "string", "format": "date-time"}
     assert properties["until"]["description"] == "End."
     assert properties["day"]["anyOf"][0] == {"type": "string", "format": "date"}
 
@@ -261,7 +262,9 @@ def test_json_becomes_the_annotated_type(kind: Any, json: Any, value: Any) -> No
     assert type(bound) is type(value)
 
 
-@pytest.mark.parametrize(("kind", "value"), [(int, "3"), (str, 3), (bool, 1), (int, True), (float, "1"), (int, 3.5)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(int, "three"), (str, 3), (bool, 1), (int, True), (float, "x"), (int, 3.5)]
+)
 def test_tools_take_no_text_for_numbers_nor_the_reverse(kind: Any, value: Any) -> None:
     def run(x: Any) -> Any: ...
 
@@ -452,7 +455,7 @@ def _no_type(a: 5 = None) -> None: ...  # pyright: ignore  # noqa: PGH003
     ("function", "says"),
     [
         (_star, "parameter `*rest`"),
-        (_complex, "parameter `z`: type <class 'complex'> is not supported"),
+        (_complex, "parameter `z`: the type `complex` has no JSON form"),
         (_union, "parameter `shape`: "),
         (_union, "a `tag`"),
         (_two, "parameter `b`: `a` already takes the context"),
@@ -495,7 +498,7 @@ def _book(
 
 
 def test_a_refusal_tells_everything_at_once() -> None:
-    text = refusal(_book, {"citty": "Oslo", "days": "3", "color": "green", "spot": {"x": "y"}, "tags": [1, None]})
+    text = refusal(_book, {"citty": "Oslo", "days": "three", "color": "green", "spot": {"x": "y"}, "tags": [1, None]})
     assert text == (
         "Invalid arguments. Missing: `city`. Unknown: `citty` (did you mean `city`?)."
         " `days`: expected `int`, got `str`. `color`: expected one of `red`, `blue`."

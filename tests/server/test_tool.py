@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dovetail import CallToolResult, Context, Icon, Server, TextContent, ToolAnnotations
-from dovetail.server.tool import Tool, Verbatim, error_result
+from dovetail.server.tool import Tool, error_result
 from server.calling import LAST, NEWEST, Client, failed, text
 
 
@@ -144,7 +144,7 @@ def test_arguments_are_handed_over_as_one_or_as_keywords() -> None:
     async def open_ended(ctx: Context, **given: Any) -> str:
         return str(given)
 
-    assert Verbatim(open_ended, SCHEMA).bind({"a": 1}, None) == ((), {"a": 1, "ctx": None})
+    assert Tool(open_ended, input_schema=SCHEMA).signature.bind({"a": 1}, None) == ((), {"a": 1, "ctx": None})
 
 
 @pytest.mark.parametrize("function", [lambda: 1, lambda a, b: 1])

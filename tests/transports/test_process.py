@@ -19,6 +19,7 @@ import uvloop
 
 from dovetail.errors import CannotStart
 from dovetail.transports import group, pipes
+from dovetail.transports.descendants import has_living
 from dovetail.transports.process import Child
 from transports.scene import until
 
@@ -247,6 +248,17 @@ async def test_a_child_that_exits_at_once_leaves_its_code_and_its_last_words(sta
     assert child.stderr_tail == "cannot open the database"
 
 
+async def test_the_last_words_are_waited_for(start: Start) -> None:
+    child, _ = await start("import sys; sys.exit('late')")
+    pipe = child._stderr.transport  # pyright: ignore[reportPrivateUsage]
+    assert pipe is not None
+    pipe.pause_reading()
+    await until(lambda: child.returncode is not None)
+    asyncio.get_running_loop().call_later(0.05, pipe.resume_reading)
+    assert await child.exited() == 1
+    assert child.stderr_tail == "late"
+
+
 async def test_the_tail_is_short_and_safe_to_show(start: Start) -> None:
     child, _ = await start(
         "import sys\nfor n in range(1000): print('line', n, file=sys.stderr)\n"
@@ -263,6 +275,7 @@ async def test_much_on_stderr_neither_blocks_the_child_nor_fills_memory(start: S
     assert await heard.line() == "answer"
     await child.stop()
     assert 65000 < len(child.stderr_tail) <= 65536
+    assert len(child._stderr._ring) <= 2 * 65536  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_sink_gets_every_line_and_long_ones_are_cut(start: Start) -> None:
@@ -367,21 +380,30 @@ async def test_what_it_started_is_ended_when_it_crashes(start: Start, impatient:
     await until(lambda: gone(leader, inner))
 
 
-async def test_what_it_started_may_end_in_its_own_time_and_is_asked_once(start: Start, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    slow = f"""
-import signal, time
+SLOW = """
+import signal, sys, time
 def end(*_):
-    open({str(record)!r}, "a").write("asked\\n"); time.sleep(0.5)
-    open({str(record)!r}, "a").write("done\\n"); raise SystemExit
+    open(sys.argv[1], "a").write("asked ")
+    time.sleep(0.3)
+    open(sys.argv[1], "a").write("done ")
+    raise SystemExit
 signal.signal(signal.SIGTERM, end)
 print("up", flush=True)
 while True: time.sleep(60)
 """
-    child, heard = await start(FAMILY.replace(repr(STUBBORN), repr(slow)))
+
+
+@pytest.mark.parametrize("waits", ["sys.stdin.read()", "signal.pause()"], ids=["ends with input", "ends when asked"])
+async def test_what_it_started_may_end_in_its_own_time_and_is_asked_once(
+    waits: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "GRACE", 1.0)
+    record = tmp_path / "record"
+    family = FAMILY.replace(f"{STUBBORN!r}]", f"{SLOW!r}, sys.argv[1]]").replace("sys.stdin.read()", waits)
+    child, heard = await start("import signal\n" + family, str(record))
     await heard.pids()
     await child.stop()
-    assert record.read_text() == "asked\ndone\n"
+    assert record.read_text() == "asked done "
 
 
 async def test_one_that_leaves_the_group_is_not_followed_but_does_not_hold_up_the_stop(start: Start) -> None:
@@ -396,6 +418,54 @@ async def test_one_that_leaves_the_group_is_not_followed_but_does_not_hold_up_th
         assert heard.events[-1] == "lost"
     finally:
         os.kill(inner, signal.SIGKILL)
+
+
+def test_ctrl_c_in_the_terminal_is_for_this_process_alone(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    server = f"""
+import signal, sys
+signal.signal(signal.SIGINT, lambda *_: open({str(record)!r}, "a").write("INT"))
+print("up", flush=True); sys.stdin.read(); open({str(record)!r}, "a").write("EOF")
+"""
+    host = f"""
+import asyncio, sys
+from dovetail.transports.process import Child
+class Up(asyncio.Protocol):
+    def data_received(self, data): print("up", flush=True)
+async def main():
+    child = await Child.start([sys.executable, "-c", {server!r}], Up())
+    try: await asyncio.sleep(600)
+    finally: await child.stop()
+asyncio.run(main())
+"""
+    terminal = subprocess.Popen(
+        [sys.executable, "-c", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    with terminal:
+        assert terminal.stdout is not None
+        terminal.stdout.readline()
+        os.killpg(terminal.pid, signal.SIGINT)
+        _, complaint = terminal.communicate(timeout=30)
+    assert complaint.rstrip().endswith(b"KeyboardInterrupt")
+    assert record.read_text() == "EOF"
+
+
+async def test_what_nobody_read_is_dropped_even_if_a_stranger_holds_the_pipe(start: Start, impatient: None) -> None:
+    before = psutil.Process().num_fds()
+    child, heard = await start(
+        "import subprocess, time; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    (stranger,) = await heard.pids()
+    try:
+        child.stdin.write(b"x" * (4 << 20))
+        assert heard.events == ["made", "pause"]
+        await child.stop()
+        assert child.returncode == -signal.SIGTERM
+        await until(lambda: psutil.Process().num_fds() == before)
+        assert heard.events[2:] in (["lost", "resume"], ["resume", "lost"])
+    finally:
+        os.kill(stranger, signal.SIGKILL)
 
 
 async def test_stops_from_many_tasks_are_one_stop(start: Start) -> None:
@@ -458,6 +528,52 @@ async def test_many_starts_and_stops_leave_neither_descriptors_nor_processes_nor
         assert child.returncode == 1
     await until(lambda: not psutil.Process().children() and threading.active_count() == threads)
     assert psutil.Process().num_fds() == before
+
+
+async def test_one_that_cannot_be_killed_does_not_hold_up_the_stop(
+    start: Start, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    child, heard = await start(STUBBORN)
+    await heard.line()
+    with monkeypatch.context() as patch:
+        patch.setattr(group.Group, "kill", group.Group.terminate)
+        await child.stop()
+    assert child.returncode is None
+    assert "cannot be killed" in caplog.text
+    os.kill(child.pid, signal.SIGKILL)
+    assert await child.exited() == -signal.SIGKILL
+
+
+async def test_a_system_that_cannot_wait_without_reaping_will_do(
+    start: Start, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "waitid")
+    child, heard = await start(FAMILY)
+    leader, inner = await heard.pids()
+    assert running(leader)
+    await child.stop()
+    assert child.returncode == 0
+    assert gone(leader, inner)
+
+
+async def test_a_zombie_that_nobody_reaps_is_not_waited_for(
+    start: Start, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    child, heard = await start(
+        "import os, sys, time\npid = os.fork()\n"
+        "if pid == 0:\n    inner = os.fork()\n    if inner == 0: os._exit(0)\n"
+        "    os.setsid(); os.close(0); os.close(1); os.close(2); time.sleep(600)\n"
+        "print(pid, flush=True); sys.stdin.read()"
+    )
+    (keeper,) = await heard.pids()
+    try:
+        await child.stop()
+        assert child.returncode == 0
+        assert not has_living(child.pid)
+        os.killpg(child.pid, 0)  # the zombie is still a member
+        assert not caplog.records
+    finally:
+        os.kill(keeper, signal.SIGKILL)
 
 
 async def test_many_at_the_same_time(start: Start) -> None:

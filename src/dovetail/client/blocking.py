@@ -5,6 +5,7 @@ Works in scripts, notebooks, threads and inside other loops alike, because nothi
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -39,6 +40,16 @@ def shared_loop() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name=_NAME, daemon=True).start()
         return _loop
+
+
+def _forget() -> None:
+    """A forked process has the loop, but not the thread that ran it."""
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

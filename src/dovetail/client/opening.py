@@ -26,10 +26,17 @@ from dovetail.protocol.limits import Timeouts
 from dovetail.protocol.probe import DISCOVER, INITIALIZE, Era, Probe
 from dovetail.protocol.speaking import Speaker, opening
 from dovetail.wire.incoming import body
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, InitializeResult
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    RootsCapability,
+)
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import SERVER_INFO
-from dovetail.wire.shape import Struct
+from dovetail.wire.revisions import stateless
+from dovetail.wire.shape import Struct, replace
 
 # What a server of an older transport answers to a POST it does not expect. spec: streamable-http#backward-compatibility
 _OLDER = frozenset({400, 404, 405})
@@ -45,8 +52,11 @@ class Identity(Struct, frozen=True, kw_only=True):
     level: LoggingLevel | None = None
 
     def speaker(self, revision: str) -> Speaker:
-        """Its way of speaking a revision."""
-        return Speaker(revision, self.client, self.capabilities, self.level)
+        """Its way of speaking a revision; a stateless server is told nothing of roots, it asks."""
+        capabilities = self.capabilities
+        if stateless(revision) and capabilities.roots is not None:
+            capabilities = replace(capabilities, roots=RootsCapability())
+        return Speaker(revision, self.client, capabilities, self.level)
 
 
 class Opening:
@@ -68,12 +78,12 @@ class Opening:
         self._timeouts = timeouts
         self._probe = Probe(revision, era)
         self._loop = asyncio.get_running_loop()
-        self._conversation: Conversation
+        self._conversation = converse(dial())
 
     async def run(self) -> Conversation:
         """An open conversation, or one exception that says why not; nothing is left behind then."""
         try:
-            await self._reach(self._dial())
+            await self._reach()
             while self._probe.send is not None:
                 await (self._discover() if self._probe.send == DISCOVER else self._initialize())
             return self._conversation
@@ -83,13 +93,18 @@ class Opening:
                 raise _explained(exc.at(server=self._conversation.name, step=self._probe.send)) from exc.__cause__
             raise
 
-    async def _reach(self, channel: Channel) -> None:
-        self._conversation = self._converse(channel)
+    async def _reach(self) -> None:
         try:
             async with asyncio.timeout(self._timeouts.initialize):
-                await channel.open(self._conversation)
+                await self._conversation.channel.open(self._conversation)
         except TimeoutError:
             raise RequestTimeout(f"the server was not reached within {self._timeouts.initialize:g} s") from None
+
+    async def _afresh(self, channel: Channel) -> None:
+        """Give up the conversation for another."""
+        await self._abandon()
+        self._conversation = self._converse(channel)
+        await self._reach()
 
     async def _abandon(self) -> None:
         with contextlib.suppress(MCPError):  # what went wrong before is what matters
@@ -118,8 +133,7 @@ class Opening:
             if not probe.handshake_too:
                 raise
             probe.fall_back()  # it may have died of the question
-            await self._abandon()
-            await self._reach(self._dial())
+            await self._afresh(self._dial())
         finally:
             asking.cancel()
 
@@ -167,9 +181,8 @@ class Opening:
         await self._conversation.channel.settled(result.protocol_version)
 
     async def _by_older(self, older: Channel, first: MCPError) -> None:
-        await self._abandon()
         try:
-            await self._reach(older)
+            await self._afresh(older)
         except MCPError:
             raise first from None  # what the newer transport said is what a user expects to read
 

@@ -62,6 +62,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.taps = client.taps
 
     def __enter__(self) -> Self:
         self.connect()

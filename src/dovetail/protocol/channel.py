@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dovetail.errors import TransportError
+from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.shape import Struct
@@ -23,6 +24,10 @@ class Request(Struct, eq=False):
     body: bytes
     headers: Headers = ()
     stateless: bool = False
+
+    def cancellation(self, reason: str) -> bytes:
+        """The notice that its answer is no longer wanted. spec: cancellation#cancellation-flow"""
+        return jsonrpc.notice("notifications/cancelled", {"requestId": self.id, "reason": reason})
 
 
 class Inbox(Protocol):
@@ -85,8 +90,8 @@ class Channel(Protocol):
         """Send a request and wait for its response; TransportError or AuthError if none will come."""
         ...
 
-    def cancel(self, request: Request, reason: str) -> None:
-        """The answer is no longer wanted: tell the server, without waiting."""
+    def cancel(self, request: Request, reason: str) -> bytes | None:
+        """The answer is no longer wanted: tell the server, without waiting; what it was told, if anything."""
         ...
 
     async def tell(self, body: bytes, headers: Headers = ()) -> None:

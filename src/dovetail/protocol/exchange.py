@@ -5,7 +5,7 @@ the peer can be asked directly, `ask`; it knows of the server only what `Service
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.downgrade import notice
@@ -36,6 +36,8 @@ class Caller(Struct):
 class Exchange(Struct, eq=False):
     """One request and everything that is said in reply to it."""
 
+    outgoing: ClassVar[bool] = False  # whether this side asks
+
     id: Id
     method: str
     params: dict[str, Any]
@@ -51,6 +53,7 @@ class Exchange(Struct, eq=False):
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
+    fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Say something on the way to the result."""

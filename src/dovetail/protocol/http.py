@@ -7,7 +7,6 @@ remembered by the raw header bytes, because nearly every request brings the same
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from dovetail.errors import Busy, ProtocolError, clip
 
@@ -80,6 +79,8 @@ class Gate:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
+            from urllib.parse import urlsplit  # not needed on standard streams, which read this module too
+
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")

@@ -22,7 +22,7 @@ from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
 from dovetail.wire.logs import SetLevelParams, severity
 from dovetail.wire.methods import BATCHES, REQUESTS
-from dovetail.wire.revisions import HANDSHAKE, NEWEST_HANDSHAKE, REVISIONS, order, stateless
+from dovetail.wire.revisions import HANDSHAKE, NEWEST_HANDSHAKE, order, stateless
 from dovetail.wire.shape import Empty, Result
 from dovetail.wire.subscriptions import SubscribeParams
 
@@ -149,8 +149,3 @@ def seal(exchange: Exchange, result: Result | bytes, result_limit: int) -> bytes
 def refuse(revision: str, id: Id | None, exc: ProtocolError) -> bytes:
     """The error response, with the code the revision has for it."""
     return jsonrpc.failure(id, downgrade.code(revision, exc), exc.message, exc.data)
-
-
-def known(revision: str, served: tuple[str, ...]) -> bool:
-    """Whether a version header of this era names something served here."""
-    return revision in REVISIONS and revision in served and not stateless(revision)

@@ -6,7 +6,16 @@ The stateless era's `_meta` says the same thing every time, so it is encoded onc
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.errors import MCPError, NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
+from dovetail.errors import (
+    InvalidParams,
+    MCPError,
+    NotFound,
+    PeerError,
+    RateLimited,
+    ResultError,
+    ToolError,
+    Unauthorized,
+)
 from dovetail.protocol.headers import encode_value
 from dovetail.protocol.modern import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
@@ -99,7 +108,8 @@ def progress_of(params: Any) -> tuple[Id, float, float | None, str | None]:
         token = found["requestId" if nested else "progressToken"]
         done, rest = (inner["current"], inner) if nested else (inner, found)
         if type(token) in (int, str) and type(done) in (int, float):
-            return token, done, rest.get("total"), rest.get("message")
+            total, text = rest.get("total"), rest.get("message")
+            return token, done, total if type(total) in (int, float) else None, text if type(text) is str else None
     except (KeyError, TypeError):
         pass
     raise ResultError("notifications/progress lacks its token or its progress")
@@ -118,10 +128,14 @@ _EXECUTION: Final = -32002
 
 def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
     """The exception an error response stands for."""
-    return _kind(revision, method, failure.code)(failure.code, failure.message, failure.data)
+    return _kind(revision, method, failure)(failure.code, failure.message, failure.data)
 
 
-def _kind(revision: str | None, method: str, code: int) -> Any:
+def _kind(revision: str | None, method: str, failure: Failure) -> Any:
+    code = failure.code
+    # The newest revision has no code for it, but the URI that leads nowhere is named. spec: resources#error-handling
+    if code == InvalidParams.code and method in _MISSING and type(failure.data) is dict and "uri" in failure.data:
+        return NotFound
     if code in _MISSING.get(method, ()) or (revision == DRAFT and code in _DRAFT_MISSING):
         return NotFound
     if code in _RATE_LIMITED:

@@ -1,8 +1,9 @@
 """What a function returned, as what a client receives: tool results, resource contents, prompt messages.
 
-One rule for tools. No annotation, Any, str, None, bytes, content blocks, lists and mixes of blocks, lists of anything
-and whole results have no schema: the value decides. Every other annotation has a schema, and its value travels twice:
-structured, and as its JSON text in one block. Invariant: a published schema is kept, or it fails.
+One rule for tools. No annotation, Any, str, None, content blocks, media (pictures, sounds, files, a path, bytes),
+tables, mixes of these, lists of anything and whole results have no schema: the value decides. Every other annotation
+has a schema, and its value travels twice: structured, and as its JSON text in one block. Invariant: a published schema
+is kept, or it fails.
 """
 
 import base64
@@ -10,13 +11,14 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import clip
 from dovetail.server.asking import InputRequired
-from dovetail.server.schema import alternatives, read_as, schema_of, to_json
+from dovetail.server.foreign import may_be_noted
+from dovetail.server.media import BYTES, File, is_media, to_media
+from dovetail.server.schema import alternatives, is_path, is_table, read_as, schema_of, to_json
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -28,22 +30,17 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
-from dovetail.wire.shape import UNSET
+from dovetail.wire.shape import UNSET, Struct
 from dovetail.wire.tools import CallToolResult
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
-_BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource, ResourceContents)
+_BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 _RESULTS: Final = (CallToolResult, InputRequiredResult)
-_BYTES: Final = (bytes, bytearray, memoryview)
-_SCHEMALESS: Final = (Any, str, NoneType, *_BYTES, list, list[Any], tuple, tuple[Any, ...])
-_BYTES_TEXT: Final = (
-    "a tool returned bytes, which do not say what they are: return ImageContent, AudioContent or EmbeddedResource"
-)
+_SCHEMALESS: Final = (Any, str, NoneType, list, list[Any], tuple, tuple[Any, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """How the results of one tool are published: `schema`, if they have one, and `shape`, which makes them."""
 
     schema: dict[str, Any] | None
@@ -63,11 +60,15 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(None, _shape_text)
     if any(_is_blocks(kind) for kind in values):
         return Output(None, _shape_blocks)
-    if Any in values or any(kind in _BLOCKS for kind in values) or all(kind in _SCHEMALESS for kind in values):
+    if Any in values or any(_is_block(kind) for kind in values) or all(kind in _SCHEMALESS for kind in values):
         return Output(None, _shape)
     described = annotation if values == kinds else functools.reduce(operator.or_, values)
     try:
-        return Output(schema_of(described), _checked(described))
+        if may_be_noted():
+            from dovetail.server.adapting import adapt
+
+            described = adapt(described)
+        return Output(schema_of(described, output=True), _checked(described))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
 
@@ -91,8 +92,9 @@ def output_of(schema: dict[str, Any], validator: Any) -> Output:
 def resource_contents(value: Any, uri: str, mime_type: str | None) -> list[ResourceContents]:
     """What a resource function returned: text, bytes, contents, a list of these, or any value with a JSON form."""
     items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) and value else [value]
-    if all(isinstance(item, (str, ResourceContents, *_BYTES)) for item in items):
-        return [_contents(item, uri, mime_type) for item in items]
+    found = [_contents(item, uri, mime_type) for item in items]
+    if all(one is not None for one in found):
+        return [one for one in found if one is not None]
     text = to_json(value)[1].decode()
     return [ResourceContents(uri=uri, mime_type=mime_type or "application/json", text=text)]
 
@@ -110,12 +112,21 @@ def _is_blocks(kind: Any) -> bool:
     if typing.get_origin(kind) not in (list, tuple):
         return False
     members = [found for item in typing.get_args(kind) for found in alternatives(item) if found is not Ellipsis]
-    return any(member in _BLOCKS for member in members) and all(member in (str, *_BLOCKS) for member in members)
+    return any(_is_block(member) and not _may_be_value(member) for member in members)
+
+
+def _is_block(kind: Any) -> bool:
+    return kind in (*_BLOCKS, ResourceContents, *BYTES) or is_media(kind) or is_table(kind)
+
+
+def _may_be_value(kind: Any) -> bool:
+    """Whether a list of these is a list of values: names of files, say, not the files."""
+    return kind in (str, *BYTES) or is_path(kind)
 
 
 def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
-        return CallToolResult(content=[TextContent(text=_sayable(value))])
+        return CallToolResult(content=[TextContent(text=value if value.isascii() else _sayable(value))])
     return _shape(value)
 
 
@@ -130,14 +141,13 @@ def _shape(value: Any) -> ToolResult:
         return CallToolResult(content=[])
     if isinstance(value, _RESULTS):
         return value
-    if isinstance(value, (str, *_BLOCKS)):
-        return CallToolResult(content=[_block(value)])
-    if isinstance(value, _BYTES):
-        raise TypeError(_BYTES_TEXT)
+    if (block := _block(value)) is not None:
+        return CallToolResult(content=[block])
     if isinstance(value, (list, tuple)) and value:
         items = typing.cast("Sequence[Any]", value)
-        if all(isinstance(item, (str, *_BLOCKS)) for item in items):
-            return CallToolResult(content=[_block(item) for item in items])
+        texts = all(isinstance(item, str) for item in items)
+        if texts or any(_is_block(type(item)) and not _may_be_value(type(item)) for item in items):
+            return CallToolResult(content=[_block(item) or _json_block(item) for item in items])
     return _structured(*to_json(value))
 
 
@@ -174,10 +184,20 @@ def _structured(data: Any, text: bytes) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
-def _block(value: str | ContentBlock | ResourceContents) -> ContentBlock:
+def _block(value: Any) -> ContentBlock | None:
+    """A value that is content by itself; None for one that has to become JSON."""
     if isinstance(value, str):
         return TextContent(text=_sayable(value))
-    return EmbeddedResource(resource=value) if isinstance(value, ResourceContents) else value
+    if isinstance(value, ResourceContents):
+        return EmbeddedResource(resource=value)
+    if isinstance(value, _BLOCKS):
+        return value
+    media = to_media(value)
+    return None if media is None else media.block()
+
+
+def _json_block(value: Any) -> ContentBlock:
+    return TextContent(text=to_json(value)[1].decode())
 
 
 def _sayable(text: str) -> str:
@@ -190,17 +210,23 @@ def _sayable(text: str) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
-def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents | None:
     if isinstance(value, ResourceContents):
         return value
     if isinstance(value, str):
         return ResourceContents(uri=uri, mime_type=mime_type, text=_sayable(value))
-    return ResourceContents(uri=uri, mime_type=mime_type, blob=base64.b64encode(value).decode())
+    if isinstance(value, BYTES):
+        return ResourceContents(uri=uri, mime_type=mime_type, blob=base64.b64encode(value).decode())
+    media = to_media(value)
+    if media is None:
+        return None
+    file = media if isinstance(media, File) else File(media.data, mime_type=media.mime_type)
+    return file.contents(uri, mime_type)
 
 
 def _user_message(value: Any) -> PromptMessage:
-    if isinstance(value, (str, *_BLOCKS)):
-        return PromptMessage(role="user", content=_block(value))
+    if (block := _block(value)) is not None:
+        return PromptMessage(role="user", content=block)
     raise TypeError(
         f"a prompt returned `{type(value).__qualname__}`: return text, content blocks, PromptMessage or a list of them"
     )

@@ -5,7 +5,7 @@ era or the transport.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from dovetail.errors import MissingCapability
 from dovetail.protocol.exchange import Exchange
@@ -21,16 +21,22 @@ from dovetail.wire.roots import Root
 from dovetail.wire.sampling import CreateMessageResult, SamplingMessage
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    State = TypeVarWithDefault("State", default=Any)  # so that a plain `Context` is complete to a type checker
+else:
+    State = TypeVar("State")
 
 
-class Context:
-    """The call being served, and the caller's ear."""
+class Context(Generic[State]):
+    """The call being served, and the caller's ear. `Context[State]` says what the lifespan yields."""
 
     __slots__ = ("_asking", "_last_progress", "_logger", "exchange", "lifespan")
 
-    def __init__(self, exchange: Exchange, asking: Asking, logger: str, lifespan: Any) -> None:
+    def __init__(self, exchange: Exchange, asking: Asking, logger: str, lifespan: State) -> None:
         self.exchange = exchange
-        self.lifespan = lifespan  # what the server's lifespan yielded
+        self.lifespan: State = lifespan  # what the server's lifespan yielded
         self._asking = asking
         self._logger = logger
         self._last_progress: float | None = None

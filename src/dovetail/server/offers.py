@@ -3,14 +3,15 @@
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -18,11 +19,16 @@ from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
-from dovetail.wire.shape import Wire
+from dovetail.wire.shape import Wire, replace
+
+if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.server.lint import ToolReport
+    from dovetail.server.offload import Offload, Shelf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LISTS: Final = ("tools", "resources", "prompts")
+_LIST_OF: Final = {"tool": "tools", "resource": "resources", "resource template": "resources", "prompt": "prompts"}
 
 
 class Offers:
@@ -35,6 +41,8 @@ class Offers:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
+        offload: "Offload | None",
+        profile: str | None,
     ) -> None:
         self.changes = Changes()
         self._pages = pages
@@ -46,37 +54,45 @@ class Offers:
         self._templates: dict[str, ResourceTemplate] = {}
         self._templates_by_precision: tuple[ResourceTemplate, ...] = ()
         self._prompts: dict[str, Prompt] = {}
+        # Everything registered, in order, what is not enabled too; the registries above hold what is.
+        self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
+        self._profile = _known_profile(profile)
+        self._shelf = None if offload is None else self._keeping(offload)
 
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    def tool(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
-        Options: name, title, description, icons, annotations, input_schema, output_schema, meta, timeout, inline.
+        Options: name, title, description, icons, annotations or read_only, destructive, idempotent and open_world,
+        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, enabled.
         """
         return self._registering(function, options, self.add_tool)
 
-    def add_tool(self, function: Callable[..., Any], **options: Any) -> None:
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
         tool = Tool(function, **options)
-        _check_sound(tool.declaration)
-        _new(tool.name, self._tools, "tool")
-        self._tools[tool.name] = tool
-        self.changed("tools")
+        if self._profile is not None:
+            from dovetail.protocol.profiles import fitted
+
+            tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
+        if self._shelf is not None:
+            tool.output = self._shelf.around(tool.output)
+        self._register("tool", tool.name, tool)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""
-        del self._tools[name]
-        self.changed("tools")
+        self._unregister("tool", name)
 
-    def resource(self, uri: str, /, **options: Any) -> Callable[[F], F]:
+    def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
 
-        Options: name, title, description, mime_type, size, icons, annotations, meta, cache, timeout, inline.
+        Options: name, title, description, mime_type, size (not of a template), icons, annotations, tags, version, meta,
+        cache, timeout, limit (reads at once), inline, reveal, enabled.
         """
 
         if callable(uri):  # `@app.resource`, without its URI
@@ -88,53 +104,39 @@ class Offers:
 
         return register
 
-    def add_resource(self, function: Callable[..., Any], uri: str, **options: Any) -> None:
+    def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
         _known_keys(options.get("meta"))
         if "{" in uri:
-            template = ResourceTemplate(function, uri, **options)
-            _check_sound(template.declaration)
-            _new(uri, self._templates, "resource template")
-            self._templates[uri] = template
-            self._sort_templates()
+            self._register("resource template", uri, ResourceTemplate(function, uri, **cast("dict[str, Any]", options)))
         else:
-            resource = Resource(function, uri, **options)
-            _check_sound(resource.declaration)
-            _new(uri, self._resources, "resource")
-            self._resources[uri] = resource
-        self.changed("resources")
+            self._register("resource", uri, Resource(function, uri, **options))
 
     def remove_resource(self, uri: str) -> None:
         """Stop offering a resource or a template."""
-        del (self._templates if "{" in uri else self._resources)[uri]
-        self._sort_templates()
-        self.changed("resources")
-
-    def _sort_templates(self) -> None:
-        by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
-        self._templates_by_precision = tuple(by_precision)
+        self._unregister("resource template" if "{" in uri else "resource", uri)
 
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    def prompt(self, name: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Offer a function as a prompt; options: name, title, description, icons, meta, timeout, inline."""
+        """Offer a function as a prompt.
+
+        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
+        enabled.
+        """
         return self._registering(function, options, self.add_prompt)
 
-    def add_prompt(self, function: Callable[..., Any], **options: Any) -> None:
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Register a prompt; options as for the decorator."""
         _known_keys(options.get("meta"))
         prompt = Prompt(function, **options)
-        _check_sound(prompt.declaration)
-        _new(prompt.declaration.name, self._prompts, "prompt")
-        self._prompts[prompt.declaration.name] = prompt
-        self.changed("prompts")
+        self._register("prompt", prompt.declaration.name, prompt)
 
     def remove_prompt(self, name: str) -> None:
         """Stop offering a prompt."""
-        del self._prompts[name]
-        self.changed("prompts")
+        self._unregister("prompt", name)
 
     def complete(self, of: str, argument: str) -> Callable[[F], F]:
         """Suggest values for an argument of a prompt (by name) or of a template (by its URI)."""
@@ -144,6 +146,80 @@ class Offers:
             return function
 
         return register
+
+    def add(self, source: Any, *, prefix: str = "") -> None:
+        """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
+        where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
+        """
+        from dovetail.server.marks import offered
+
+        add = {"tool": self.add_tool, "prompt": self.add_prompt}
+        for name, function, mark in offered(source):
+            if mark.kind == "resource":
+                self.add_resource(function, mark.uri, **cast("ResourceOptions", mark.options))
+            else:
+                named: Any = mark.options | {"name": prefix + (mark.options.get("name") or name)}
+                add[mark.kind](function, **named)
+
+    def enable(self, *names: str, tags: Collection[str] = ()) -> None:
+        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags."""
+        self._switch(names, tags, enabled=True)
+
+    def disable(self, *names: str, tags: Collection[str] = ()) -> None:
+        """Stop offering, without forgetting, what `enable` would offer again."""
+        self._switch(names, tags, enabled=False)
+
+    def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        known = {name for registered in self._all.values() for name in registered}
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
+        for kind, registered in self._all.items():
+            meant = [one for name, one in registered.items() if name in names or not one.tags.isdisjoint(tags)]
+            if any(one.enabled is not enabled for one in meant):
+                for one in meant:
+                    one.enabled = enabled
+                self._refresh(kind)
+
+    def _keeping(self, policy: "Offload") -> "Shelf":
+        from dovetail.server.offload import TEMPLATE, Shelf
+
+        shelf = Shelf(policy)
+        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        return shelf
+
+    def _register(self, kind: str, name: str, made: Any) -> None:
+        _check_sound(made.declaration)
+        if name in self._all[kind]:
+            raise ValueError(f"a {kind} called {name!r} is already registered")
+        self._all[kind][name] = made
+        if made.enabled and kind != "resource template":
+            self._registry(kind)[name] = made
+            self.changed(_LIST_OF[kind])
+        else:
+            self._refresh(kind)
+
+    def _unregister(self, kind: str, name: str) -> None:
+        del self._all[kind][name]
+        self._refresh(kind)
+
+    def _registry(self, kind: str) -> dict[str, Any]:
+        return {"tool": self._tools, "resource": self._resources, "prompt": self._prompts}[kind]
+
+    def _refresh(self, kind: str) -> None:
+        """What is enabled is offered; requests at work keep the registry they found."""
+        enabled: Any = {name: one for name, one in self._all[kind].items() if one.enabled}
+        match kind:
+            case "tool":
+                self._tools = enabled
+            case "prompt":
+                self._prompts = enabled
+            case "resource":
+                self._resources = enabled
+            case _:
+                self._templates = enabled
+                by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
+                self._templates_by_precision = tuple(by_precision)
+        self.changed(_LIST_OF[kind])
 
     def _registering(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
         if callable(function):
@@ -171,6 +247,15 @@ class Offers:
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)
+
+    def lint(self, *rules: str) -> "list[ToolReport]":
+        """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
+
+        Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
+        """
+        from dovetail.server.lint import report
+
+        return [report(tool, rules) for tool in self._tools.values()]
 
     # What is there
 
@@ -203,9 +288,14 @@ def _check_sound(declaration: Wire) -> None:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
 
 
-def _new(name: str, registry: Mapping[str, Any], kind: str) -> None:
-    if name in registry:
-        raise ValueError(f"a {kind} called {name!r} is already registered")
+def _known_profile(profile: str | None) -> str | None:
+    if profile is None:
+        return None
+    from dovetail.protocol.profiles import PROFILES
+
+    if profile not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+    return profile
 
 
 def _known_lists(names: Iterable[str]) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.errors import InvalidParams
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Exchange
-from dovetail.server.resource import Lifetime
+from dovetail.server.options import Lifetime
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.shape import PaginatedParams, Result
 

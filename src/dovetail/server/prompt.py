@@ -1,11 +1,11 @@
 """Prompt: a function compiled at registration that gives messages; its parameters are the prompt's arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe, own_name
-from dovetail.server.signature import compile_signature
+from dovetail.server.binding import bound
+from dovetail.server.options import published
+from dovetail.server.runner import describe, own_name
 from dovetail.wire import prompts as wire
 from dovetail.wire.content import Icon
 
@@ -13,7 +13,7 @@ from dovetail.wire.content import Icon
 class Prompt:
     """One prompt, ready to run."""
 
-    __slots__ = ("declaration", "runner", "signature")
+    __slots__ = ("declaration", "enabled", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -23,21 +23,30 @@ class Prompt:
         title: str | None = None,
         description: str | None = None,
         icons: list[Icon] | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
+        enabled: bool = True,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
-        self.signature = compile_signature(function, context_type=Context, lax=True)
-        self.runner = Runner(function, timeout=timeout, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         self.declaration = wire.Prompt(
             name=name or own_name(function),
             title=title,
             description=description if description is not None else describe(function),
             icons=icons,
             arguments=self._arguments() or None,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
 
     def _arguments(self) -> list[wire.PromptArgument]:
         properties: dict[str, Any] = self.signature.schema.get("properties", {})

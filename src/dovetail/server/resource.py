@@ -1,34 +1,19 @@
 """Resource and ResourceTemplate: functions compiled at registration that give contents for a URI."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Collection
+from typing import Any
 
-from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe, own_name
-from dovetail.server.signature import compile_signature
-from dovetail.server.templates import Template
+from dovetail.server.binding import bound
+from dovetail.server.options import Lifetime, published
+from dovetail.server.runner import describe, own_name
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
-from dovetail.wire.shape import Struct
-
-
-class Lifetime(Struct, frozen=True):
-    """How long a client may keep a result, and whether it may share it. spec: caching#cacheable-model"""
-
-    ttl_ms: int = 0
-    scope: Literal["public", "private"] = "private"
-
-    def __post_init__(self) -> None:
-        if self.ttl_ms < 0:
-            raise ValueError("ttl_ms must not be negative")
-        if self.scope not in ("public", "private"):
-            raise ValueError("scope must be 'public' or 'private'")
 
 
 class Resource:
     """One fixed URI."""
 
-    __slots__ = ("declaration", "lifetime", "runner", "signature")
+    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -42,18 +27,24 @@ class Resource:
         size: int | None = None,
         icons: list[Icon] | None = None,
         annotations: Annotations | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
+        enabled: bool = True,
     ) -> None:
-        self.signature = compile_signature(function, context_type=Context, lax=True)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         if self.signature.parameters:
             raise TypeError(
                 f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
-        self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.Resource(
             uri=uri,
@@ -64,14 +55,17 @@ class Resource:
             size=size,
             icons=icons,
             annotations=annotations,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
 
 
 class ResourceTemplate:
     """A family of URIs; its variables are the function's parameters."""
 
-    __slots__ = ("declaration", "lifetime", "runner", "signature", "template")
+    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "template", "version")
 
     def __init__(
         self,
@@ -84,13 +78,22 @@ class ResourceTemplate:
         mime_type: str | None = None,
         icons: list[Icon] | None = None,
         annotations: Annotations | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         cache: Lifetime | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
+        enabled: bool = True,
     ) -> None:
+        from dovetail.server.templates import Template  # only servers with templates pay for it
+
         self.template = Template(uri)
-        self.signature = compile_signature(function, context_type=Context, lax=True)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         closed = self.signature.schema.get("additionalProperties") is False
         if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():
@@ -98,7 +101,6 @@ class ResourceTemplate:
                 f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
-        self.runner = Runner(function, timeout=timeout, inline=inline)
         self.lifetime = cache
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,
@@ -108,5 +110,8 @@ class ResourceTemplate:
             mime_type=mime_type,
             icons=icons,
             annotations=annotations,
-            meta=meta,
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled

@@ -4,58 +4,59 @@ The one place that decides how a type is bound; signatures, results and forms on
 Invariant: what `read_as` accepts is what `schemas_of` describes.
 """
 
+import contextlib
+import functools
 import math
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from dovetail.errors import clip
+from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model
 from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
 
-_REF: Final = "#/$defs/"
 _PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
 _ECHO: Final = re.compile(r"Invalid (?:enum )?value (?=['\"\d-])")
+_TABLES: Final = frozenset(("pandas", "polars", "numpy"))
 _MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
-_UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
+UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
 
 
-def schemas_of(kinds: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The JSON Schemas of some annotations, written out in full, and the recursive types they refer to.
 
     Raises:
         TypeError: one of them has no JSON form; the text says why in one line.
     """
+    from dovetail.server.shapes import Shapes  # what it takes to look at types is loaded by the first who do
+
     try:
-        roots, parts = msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template=_REF + "{name}")
+        nodes = msgspec.inspect.multi_type_info(kinds)
+        shapes = Shapes(functools.partial(_schema_hook, output=output), [*_orders(kinds)], output=output)
+        return [shapes.write(node) for node in nodes], shapes.shared
     except NameError as exc:
         raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
     except TypeError as exc:
         raise TypeError(_why_not(exc)) from None
-    for part in parts.values():
-        part.pop("title", None)  # the name of a class, which tells a model nothing
-    loops = {name for name in parts if name in _reached(name, parts)}
-    written = {name: part for name, part in parts.items() if name not in loops}
-    return [_write_out(root, written) for root in roots], {
-        name: _write_out(part, written) for name, part in parts.items() if name in loops
-    }
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of one annotation; its root is never a bare reference.
+def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
+    """The JSON Schema of one annotation, as an argument or as a result; its root is never a bare reference.
 
     Raises:
         TypeError: it has no JSON form.
     """
-    (schema,), shared = schemas_of([kind])
-    if name := _target(schema):
-        schema = shared[name] | _without(schema, "$ref")
+    (schema,), shared = schemas_of([kind], output=output)
+    if "$ref" in schema:
+        name: str = schema["$ref"].rpartition("/")[2]
+        schema = shared[name] | {key: value for key, value in schema.items() if key != "$ref"}
     return {**schema, "$defs": shared} if shared else schema
 
 
@@ -66,7 +67,7 @@ def read_as(kind: Any, value: Any, *, lax: bool = False) -> Any:
         ValueError: it does not fit; the text says where and why, without quoting values.
     """
     try:
-        return msgspec.convert(value, kind, strict=not lax)
+        return msgspec.convert(value, kind, strict=not lax, dec_hook=_decode)
     except (msgspec.ValidationError, RecursionError):
         pass
     try:
@@ -77,9 +78,14 @@ def read_as(kind: Any, value: Any, *, lax: bool = False) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def read_hooked(kind: Any, value: Any, *, strict: bool) -> Any:
+    """The way to read types msgspec does not know by itself: raises what msgspec raises."""
+    return msgspec.convert(value, kind, strict=strict, dec_hook=_decode)
+
+
 def read_closely(kind: Any, value: Any, *, strict: bool) -> Any:
     """The dear way to read, for what the cheap way refused: raises what msgspec raises."""
-    # JSON spells every key as text and may spell an integer as 3.0; only paths need the hook.
+    # JSON spells every key as text and may spell an integer as 3.0.
     return msgspec.convert(_whole(value), kind, strict=strict, str_keys=True, dec_hook=_decode)
 
 
@@ -131,7 +137,7 @@ def peel(annotation: Any) -> Any:
 def alternatives(annotation: Any) -> list[Any]:
     """The members of a union, peeled; the peeled annotation itself if it is none."""
     kind = peel(annotation)
-    if typing.get_origin(kind) not in _UNIONS:
+    if typing.get_origin(kind) not in UNIONS:
         return [kind]
     return [found for member in typing.get_args(kind) for found in alternatives(member)]
 
@@ -140,6 +146,12 @@ def is_a(kind: Any, parent: type) -> bool:
     """Whether the annotation is this class, one below it, or either of them with parameters."""
     kind = typing.get_origin(kind) or kind
     return isinstance(kind, type) and issubclass(kind, parent)
+
+
+def is_path(kind: Any) -> bool:
+    """Whether the annotation names a path. Whoever has one has loaded the module, which brings a dozen others."""
+    pathlib = sys.modules.get("pathlib")
+    return pathlib is not None and is_a(kind, pathlib.PurePath)
 
 
 def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
@@ -158,23 +170,45 @@ def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str
     return f"a key of `{path}`: {why}" if place and place[1] else f"`{path}`: {why}"
 
 
-def _schema_hook(kind: type) -> dict[str, Any]:
-    if is_a(kind, PurePath):
+def reasons(exc: Misfits, place: str) -> Iterator[str]:
+    """One line for each thing wrong; `place` is the reason of the whole, which begins with where it stands."""
+    root = place[1:].partition("`")[0] if place.startswith("`") else ""
+    for path, why in exc.places:
+        steps = "".join(f"[{step}]" if isinstance(step, int) else f".{clip(step, 64)}" for step in path)
+        where = f"{root}{steps}".removeprefix(".")
+        text = clip(why[:1].lower() + why[1:], MAX_REASON)
+        yield f"`{where}`: {text}" if where else text
+
+
+def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
+    if is_foreign(kind):
+        return typing.cast("type[Foreign]", kind).schema(output)
+    if is_path(kind):
         return {"type": "string"}
-    raise NotImplementedError
+    if is_model(kind):
+        from dovetail.server import models  # the author has it loaded already
+
+        return models.schema(kind, output=output)
+    raise TypeError(f"the type `{kind.__qualname__}` has no JSON form")
 
 
 def _decode(kind: type, value: Any) -> Any:
+    if is_foreign(kind):
+        return typing.cast("type[Foreign]", kind).read(value)
     if isinstance(value, kind):
         return value
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if is_model(kind):
+        from dovetail.server import models
+
+        return models.read(kind, value)
+    if is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _encode(value: Any) -> Any:
     match value:
-        case PurePath():
+        case _ if is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)
@@ -182,8 +216,30 @@ def _encode(value: Any) -> Any:
             return int(value)
         case float():
             return float(value)
+        case _ if is_table(type(value)):
+            return _rows(value)
+        case _ if is_model(type(value)) or type(value).__module__.startswith("pydantic."):
+            from dovetail.server import models
+
+            return models.dump(value)
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def is_table(kind: Any) -> bool:
+    """Whether a class is a frame, series or array of pandas, polars or numpy; told by name, never imported."""
+    return isinstance(kind, type) and kind.__module__.partition(".")[0] in _TABLES
+
+
+def _rows(value: Any) -> Any:
+    """A frame as a list of records, anything with a dimension less as a list or a number."""
+    if type(value).__name__ == "DataFrame":
+        written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
+        return msgspec.json.decode(written)  # their own writers say null for what is missing
+    for name in ("tolist", "to_list"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    return str(value)
 
 
 def _whole(value: Any) -> Any:
@@ -210,55 +266,21 @@ def _not_a_number(data: Any, /) -> str:
     return ""
 
 
-def _write_out(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its references replaced by what they name, and without what is noise to a reader."""
-    if (name := _target(schema)) in parts:
-        schema = parts[name] | _without(schema, "$ref")
-    result = {key: _write_out_member(key, value, parts) for key, value in schema.items() if key != "discriminator"}
-    if not result.get("required", True):
-        del result["required"]
-    # Some model providers refuse an enumeration without a type.
-    kinds = {type(value) for value in result.get("enum", ())}
-    if "type" not in result and kinds in ({str}, {int}):
-        return {"type": "string" if kinds == {str} else "integer", **result}
-    return result
-
-
-def _write_out_member(key: str, value: Any, parts: dict[str, Any]) -> Any:
-    match key, value:
-        case (("properties" | "patternProperties" | "$defs"), dict()):
-            return {name: _write_out(member, parts) for name, member in value.items()}
-        case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), list()):
-            return [_write_out(member, parts) for member in value]
-        case (("items" | "additionalProperties" | "propertyNames"), dict()):
-            return _write_out(value, parts)
-        case _:
-            return value
-
-
-def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != key}
-
-
-def _target(schema: dict[str, Any]) -> str:
-    reference = schema.get("$ref", "")
-    return reference.removeprefix(_REF) if reference.startswith(_REF) else ""
-
-
-def _reached(name: str, parts: dict[str, Any]) -> set[str]:
-    found: set[str] = set()
-    todo: list[Any] = [parts[name]]
+def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+    met: set[int] = set()
+    todo = list(kinds)
     while todo:
-        node = todo.pop()
-        if isinstance(node, dict):
-            target = _target(typing.cast("dict[str, Any]", node))
-            if target in parts and target not in found:
-                found.add(target)
-                todo.append(parts[target])
-            todo += typing.cast("dict[str, Any]", node).values()
-        elif isinstance(node, list):
-            todo += typing.cast("list[Any]", node)
-    return found
+        kind = peel(todo.pop(0))
+        if id(kind) in met:
+            continue
+        met.add(id(kind))
+        if typing.get_origin(kind) is typing.Literal:
+            yield typing.get_args(kind)
+        elif isinstance(kind, type) and not is_model(kind):
+            with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
+                todo += typing.get_type_hints(kind, include_extras=True).values()
+        todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
 
 
 def _why_not(exc: TypeError) -> str:

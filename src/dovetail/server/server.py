@@ -6,8 +6,8 @@ No author's function can end the server or disturb another call: whatever it rai
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from dovetail.errors import (
@@ -23,6 +23,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
+from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
@@ -35,8 +36,9 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
 from dovetail.server.offers import Offers
+from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
-from dovetail.server.resource import Lifetime, Resource, ResourceTemplate
+from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
@@ -52,8 +54,8 @@ from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult
 from dovetail.wire.tools import ListToolsResult
 
-Call = Callable[[Exchange], Awaitable[Any]]
-Middleware = Callable[[Exchange, Call], Awaitable[Any]]
+if TYPE_CHECKING:
+    from dovetail.server.offload import Offload
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
@@ -79,13 +81,18 @@ class Server(Offers):
         page_size: int | None = None,
         cache: Lifetime | Mapping[str, Lifetime] | None = None,
         offers: Collection[str] = (),
+        offload: "Offload | None" = None,
+        profile: str | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
+        middleware: Sequence[Middleware] = (),
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
-        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions)
+        super().__init__(
+            pages, always=offers, experimental=experimental, extensions=extensions, offload=offload, profile=profile
+        )
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
@@ -101,6 +108,7 @@ class Server(Offers):
         self._listens: Counter[str] = Counter()
         self._mailboxes: set[Mailbox] = set()
         self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
         self._lifespan = lifespan
         self._life: Life | None = None
@@ -118,6 +126,8 @@ class Server(Offers):
             "subscriptions/listen": self._listen,
         }
         self._chains: dict[str, Call] = self._work
+        for function in middleware:
+            self.middleware(function)
 
     @property
     def name(self) -> str:
@@ -130,13 +140,8 @@ class Server(Offers):
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
         """
         self._middleware.append(function)
-        self._chains = {method: self._around(work) for method, work in self._work.items()}
+        self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
-
-    def _around(self, work: Call) -> Call:
-        for function in reversed(self._middleware):
-            work = _link(function, work)
-        return work
 
     # Life
 
@@ -178,23 +183,22 @@ class Server(Offers):
             raise Busy("The server is shutting down")
         if self._lifespan is not None:
             await self.start()
-        if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
-            try:
-                return await self._count(self._listens, self.limits.listens, exchange, work)
-            except ProtocolError:
-                raise
-            except BaseException as exc:
-                raise self._contained(exchange, exc, exchange.method) from None
+        if exchange.method == "subscriptions/listen":
+            return await self._handle_listen(exchange, work)
         running = self._running
         if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
             raise Busy("Too many calls are at work")
-        exchange.task = asyncio.current_task()
-        exchange.deadline = self._deadline(self.limits.run_time)
+        origin = exchange.origin
+        if origin is not None:
+            _take_share(self._calls, origin, self.limits.calls_per_principal)
+        loop = asyncio.get_running_loop()
+        exchange.task = exchange.task or asyncio.current_task(loop)
+        exchange.deadline = loop.time() + self.limits.run_time
+        if loop is not self._swept:
+            self._watch(loop)
         running.add(exchange)
         try:
-            if exchange.origin is None:
-                return await work(exchange)
-            return await self._count(self._calls, self.limits.calls_per_principal, exchange, work)
+            return await work(exchange)
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
@@ -204,26 +208,27 @@ class Server(Offers):
         finally:
             running.discard(exchange)
             exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
+            if origin is not None:
+                _give_back(self._calls, origin)
+
+    async def _handle_listen(self, exchange: Exchange, work: Call) -> Result:
+        """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
+        if exchange.origin is not None:
+            _take_share(self._listens, exchange.origin, self.limits.listens)
+        try:
+            return await work(exchange)
+        except ProtocolError:
+            raise
+        except BaseException as exc:
+            raise self._contained(exchange, exc, exchange.method) from None
+        finally:
+            if exchange.origin is not None:
+                _give_back(self._listens, exchange.origin)
 
     def _crowded(self, exchange: Exchange) -> bool:
         """Whether one more large message would be too much; small ones are never held up by large ones."""
         large = sum(one.size for one in self._running if one.size > _LARGE)
         return large > 0 and large + exchange.size > self.limits.calls_bytes
-
-    async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
-        """Do the work within its origin's share; where callers cannot be told apart there is none."""
-        origin = exchange.origin
-        if origin is None:
-            return await work(exchange)
-        if counter[origin] >= limit:
-            raise Busy(f"More than {limit} of your requests are at work", own=True)
-        counter[origin] += 1
-        try:
-            return await work(exchange)
-        finally:
-            counter[origin] -= 1
-            if not counter[origin]:
-                del counter[origin]
 
     # Tools
 
@@ -245,18 +250,24 @@ class Server(Offers):
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
+            exchange.fault = exc
             return error_result(str(exc))
         except BaseException as exc:
+            exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
-    async def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
-        """Bind, call, and turn a question without an answer into the result that asks it."""
+    def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
         params = exchange.params
-        if signature.context is None and "requestState" not in params and "inputResponses" not in params:
-            args, kwargs = signature.bind(arguments, None)
-            if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
-            return await runner(args, kwargs, self._threads, exchange.origin)
+        if signature.context is not None or "requestState" in params or "inputResponses" in params:
+            return self._run_asking(exchange, runner, signature, arguments)
+        args, kwargs = signature.bind(arguments, None)
+        if runner.timeout is not None:
+            exchange.deadline = _now() + runner.timeout
+        return runner(args, kwargs, self._threads, exchange.origin)
+
+    async def _run_asking(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
+        """Bind, call, and turn a question without an answer into the result that asks it."""
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
         life = self._life.value if self._life is not None else None
         context = Context(exchange, asking, self.name, life)
@@ -264,7 +275,7 @@ class Server(Offers):
             asking.begin()
             args, kwargs = signature.bind(arguments, context)
             if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
+                exchange.deadline = _now() + runner.timeout
             try:
                 value = await runner(args, kwargs, self._threads, exchange.origin)
             except InputNeeded:
@@ -429,12 +440,12 @@ class Server(Offers):
 
     # Containment
 
-    def _deadline(self, seconds: float) -> float:
-        loop = asyncio.get_running_loop()
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that deadlines are kept on this loop."""
+        self._swept = loop
         if loop not in self._sweeping:
             self._sweeping.add(loop)
             loop.call_later(_SWEEP, self._sweep, loop)
-        return loop.time() + seconds
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
@@ -447,16 +458,27 @@ class Server(Offers):
             loop.call_later(_SWEEP, self._sweep, loop)
         else:
             self._sweeping.discard(loop)
+            self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
 
 
-def _link(function: Middleware, inner: Call) -> Call:
-    async def call(exchange: Exchange) -> Any:
-        return await function(exchange, inner)
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
-    return call
+
+def _take_share(counter: Counter[str], origin: str, limit: int) -> None:
+    """One more request of this caller's, if there is room among its own."""
+    if counter[origin] >= limit:
+        raise Busy(f"More than {limit} of your requests are at work", own=True)
+    counter[origin] += 1
+
+
+def _give_back(counter: Counter[str], origin: str) -> None:
+    counter[origin] -= 1
+    if not counter[origin]:
+        del counter[origin]
 
 
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:

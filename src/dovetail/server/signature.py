@@ -4,13 +4,11 @@ Knows nothing of tools, prompts or requests, and leaves what a type means to `sc
 signature never looks at the function again.
 """
 
-import difflib
-import functools
 import inspect
+import itertools
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
@@ -19,12 +17,22 @@ from msgspec import convert
 from msgspec.structs import astuple
 
 from dovetail.errors import ToolError, clip
-from dovetail.server.schema import alternatives, is_a, read_as, read_closely, reason, schemas_of, to_json
+from dovetail.server import docstrings
+from dovetail.server.arguments import MAX_NAME, MAX_NAMES, cut, listed, mended, misfits
+from dovetail.server.foreign import Misfits, may_be_noted, needs_hook
+from dovetail.server.functions import hints_of, where_is
+from dovetail.server.schema import (
+    alternatives,
+    is_a,
+    read_as,
+    read_closely,
+    read_hooked,
+    reason,
+    reasons,
+    schemas_of,
+    to_json,
+)
 
-MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
-MAX_NAME: Final = 64
-MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
-MAX_TEXT: Final = 2048
 _MOST_STEPS: Final = 100_000
 
 _EMPTY: Final = inspect.Parameter.empty
@@ -40,6 +48,7 @@ class Signature:
     """What a function takes, as JSON Schema and as a binder. Made by `compile_signature`."""
 
     __slots__ = (
+        "_closely",
         "_direct",
         "_layout",
         "_patterns",
@@ -68,6 +77,10 @@ class Signature:
         self._struct = layout.struct()
         self._strict = not lax
         self._patterns = _pattern_check(self.schema) if self._strict else None
+        # What msgspec alone would read wrongly, or could be sent astray by.
+        self._closely = self._patterns is not None or any(
+            needs_hook(kind) for kind in (*layout.types.values(), layout.further)
+        )
         self._direct = layout.positional == len(layout.types) and layout.context is None and layout.further is None
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -77,22 +90,35 @@ class Signature:
             BadArguments: they do not fit.
         """
         given = arguments or {}
-        if self._patterns is not None and not self._patterns.is_valid(given):
-            raise BadArguments(_cut("Invalid arguments. " + "; ".join(_said(self._patterns, given)) + "."))
-        try:
-            # Naming an option costs as much as the conversion, so the common case names none.
-            struct = convert(given, self._struct) if self._strict else convert(given, self._struct, strict=False)
-        except (msgspec.ValidationError, RecursionError):
-            struct = self._second_look(given)
+        if self._closely:
+            given, struct = self._close_look(given)
+        else:
+            try:
+                # Naming an option costs as much as the conversion, so the common case names none.
+                struct = convert(given, self._struct) if self._strict else convert(given, self._struct, strict=False)
+            except (msgspec.ValidationError, RecursionError):
+                given, struct = self._second_look(given)
         if self._direct:
             return astuple(struct), {}
         return self._place(astuple(struct), given, context)
 
-    def _second_look(self, given: dict[str, Any]) -> msgspec.Struct:
-        try:
-            return read_closely(self._struct, given, strict=self._strict)
-        except (msgspec.ValidationError, RecursionError):
-            raise self._refusal(given) from None
+    def _close_look(self, given: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
+        if self._patterns is None or self._patterns.is_valid(given):
+            try:
+                return given, read_hooked(self._struct, given, strict=self._strict)
+            except (msgspec.ValidationError, RecursionError):
+                pass
+        return self._second_look(given)
+
+    def _second_look(self, given: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
+        """The arguments, perhaps mended, and what they are; a model may spell a number 3.0, or an object as text."""
+        given = mended(self.schema, given)
+        if self._patterns is None or self._patterns.is_valid(given):
+            try:
+                return given, read_closely(self._struct, given, strict=self._strict)
+            except (msgspec.ValidationError, RecursionError):
+                pass
+        raise self._refusal(given)
 
     def _place(
         self, values: tuple[Any, ...], given: dict[str, Any], context: Any
@@ -129,43 +155,75 @@ class Signature:
         known = [name for name in given if name in layout.types or (open_ended and name not in layout.hidden)]
         texts = ["Invalid arguments."]
         if missing:
-            texts.append(f"Missing: {_listed(missing)}.")
+            texts.append(f"Missing: {listed(missing)}.")
         if unknown:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
-            texts.append(f"Unknown: {_listed(unknown, unused)}.")
-        misfits = filter(None, (self._misfit(name, given[name]) for name in known))
-        texts += (f"{misfit}." for misfit, _ in zip(misfits, range(MAX_NAMES), strict=False))
-        return BadArguments(_cut(" ".join(texts)))
+            texts.append(f"Unknown: {listed(unknown, unused)}.")
+        # A text that fails a pattern must not reach msgspec's engine, so then only the schema is asked.
+        ill, hidden = _pattern_faults(self._patterns, given)
+        explain = self._against_schema if ill or hidden else self._misfits
+        lines = (line for name in known for line in explain(name, given[name]))
+        texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
+        texts += (f"{line}." for line in ill)
+        return BadArguments(cut(" ".join(texts)))
 
-    def _misfit(self, name: str, value: Any) -> str | None:
+    def _misfits(self, name: str, value: Any) -> Iterator[str]:
         kind = self._layout.types.get(name, self._layout.further)
+        shown = clip(name, MAX_NAME)
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
-            return reason(exc, clip(name, MAX_NAME), self.choices.get(name, ()))
+            told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
+            places = {line.partition(":")[0] for line in told}
+            told += [line for line in self._against_schema(name, value) if line.partition(":")[0] not in places]
+            yield from told or [reason(exc, shown, self.choices.get(name, ()))]
         except RecursionError:
-            return f"`{clip(name, MAX_NAME)}`: nested too deeply"
-        return None
+            yield f"`{shown}`: nested too deeply"
+
+    def _against_schema(self, name: str, value: Any) -> Iterator[str]:
+        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
+        if isinstance(schema, dict):
+            yield from misfits(schema, value, self.schema.get("$defs", {}), clip(name, MAX_NAME))
+
+
+class Carrying(Signature):
+    """The signature of a function whose runner needs the context too: it is the first argument `bind` gives."""
+
+    __slots__ = ()
+
+    def __init__(self, layout: "_Layout", *, lax: bool) -> None:
+        super().__init__(layout, lax=lax)
+        self.context = self.context or ""
+
+    def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """As before, with the context in front."""
+        args, kwargs = super().bind(arguments, context)
+        return (context, *args), kwargs
 
 
 def compile_signature(
-    function: Callable[..., Any], *, context_type: type, lax: bool = False, skip: Collection[str] = ()
+    function: Callable[..., Any],
+    *,
+    context_type: type,
+    lax: bool = False,
+    skip: Collection[str] = (),
+    carries: bool = False,
 ) -> Signature:
     """Reads a function once. In `lax` mode strings become numbers, booleans and the like.
 
     The parameter annotated with `context_type` is filled by `bind`. Those named in `skip` are in no schema; whoever
-    calls the function passes them by keyword.
+    calls the function passes them by keyword. With `carries`, the context goes before all other arguments.
 
     Raises:
         TypeError: a parameter cannot be filled from JSON; the text says which, of which function, and where.
     """
-    where = _where(function)
-    hints = _hints(function, context_type, where)
+    where = where_is(function)
+    hints = hints_of(function, context_type, where)
     try:
         signature = inspect.signature(function)
     except ValueError as exc:
         raise TypeError(f"{where}: {exc}") from None
-    layout = _Layout(where, hints.get("return", Any))
+    layout = _Layout(where, hints.get("return", Any), docstrings.read(inspect.getdoc(function)).parameters)
     for parameter in signature.parameters.values():
         annotation = hints.get(parameter.name, Any)
         if parameter.name in skip:
@@ -174,14 +232,15 @@ def compile_signature(
             layout.add_context(parameter)
         else:
             layout.add(parameter, annotation)
-    return Signature(layout, lax=lax)
+    return (Carrying if carries else Signature)(layout, lax=lax)
 
 
 class _Layout:
     """Where the value of each parameter comes from, and how it is passed."""
 
-    def __init__(self, where: str, returns: Any) -> None:
+    def __init__(self, where: str, returns: Any, told: Mapping[str, str]) -> None:
         self.where = where
+        self._told = told  # what the docstring says of each parameter
         self.returns = returns
         self.types: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
@@ -198,9 +257,13 @@ class _Layout:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             raise TypeError(f"{self.where}: parameter `*{name}`: arguments have names, these cannot be filled")
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            self.further = annotation
+            self.further = self._adapted(name, annotation)
             return
-        self.types[name] = _described(annotation if default is not None else self._or_none(name, annotation))
+        if type(default).__module__ == "pydantic.fields":
+            annotation, default = _unpacked(annotation, default)
+        if default is None:
+            annotation = self._or_none(name, annotation)
+        self.types[name] = self._adapted(name, _described(annotation, self._told.get(name)))
         if default is not _EMPTY:
             self.defaults[name] = default
         if self._passed_by_position(parameter):
@@ -236,6 +299,16 @@ class _Layout:
             return annotation | None
         except TypeError:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is no type") from None
+
+    def _adapted(self, name: str, annotation: Any) -> Any:
+        if not may_be_noted():
+            return annotation
+        from dovetail.server.adapting import adapt
+
+        try:
+            return adapt(annotation)
+        except TypeError as exc:
+            raise TypeError(f"{self.where}: parameter `{name}`: {exc}") from None
 
     def struct(self) -> type[msgspec.Struct]:
         return msgspec.defstruct(
@@ -275,7 +348,6 @@ class _Layout:
 
     def _check(self, name: str, kind: Any) -> None:
         try:
-            _refuse_unheard(kind)
             schemas_of([kind])
         except TypeError as exc:
             raise TypeError(f"{self.where}: parameter `{name}`: {exc}") from None
@@ -288,24 +360,24 @@ def _show_default(schema: dict[str, Any], default: Any) -> None:
         return  # it has no JSON form, so only the function knows it
 
 
-def _described(annotation: Any) -> Any:
-    """Text in Annotated is a description, as is a Doc; and a model has to be told what a moment looks like."""
+def _described(annotation: Any, told: str | None) -> Any:
+    """Text in Annotated is a description, as is a Doc; failing that, what the docstring says."""
     notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
     texts = [note if isinstance(note, str) else getattr(note, "documentation", None) for note in notes]
-    said = [msgspec.Meta(description=text) for text in texts if isinstance(text, str)]
-    if datetime in alternatives(annotation):
-        said.append(msgspec.Meta(extra_json_schema={"format": "date-time"}))
-    for meta in said:
-        annotation = Annotated[annotation, meta]
+    said = [text for text in texts if isinstance(text, str)]
+    if not said and told and not any(getattr(note, "description", None) for note in notes):
+        said = [told]
+    for text in said:
+        annotation = Annotated[annotation, msgspec.Meta(description=text)]
     return annotation
 
 
-def _refuse_unheard(annotation: Any) -> None:
-    """A constraint nobody would keep must not be believed to hold."""
-    notes: list[Any] = [*annotation.__metadata__] if typing.get_origin(annotation) is Annotated else []
-    for note in notes:
-        if type(note).__module__.partition(".")[0] in ("pydantic", "annotated_types"):
-            raise TypeError(f"{type(note).__name__} in Annotated is not understood yet; say it with msgspec.Meta")
+def _unpacked(annotation: Any, field: Any) -> tuple[Any, Any]:
+    """pydantic's `Field(...)` written as a default: a note about the parameter, and perhaps a default."""
+    from dovetail.server import models  # the author has it loaded already
+
+    has_default, default = models.default_of(field)
+    return Annotated[annotation, field], default if has_default else _EMPTY
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
@@ -324,58 +396,6 @@ def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _underlying(function: Any) -> Any:
-    """The plain function that carries the annotations."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = typing.cast("functools.partial[Any]", function).func
-        elif isinstance(function, (staticmethod, classmethod, types.MethodType)):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif not inspect.isroutine(function) and inspect.isfunction(call := type(function).__call__):
-            function = call
-        else:
-            return function
-
-
-def _where(function: Any) -> str:
-    inner = _underlying(function)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def _hints(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    inner = _underlying(function)
-    if isinstance(inner, type) or not callable(inner):
-        raise TypeError(f"{where}: not a function")
-    try:
-        try:
-            return typing.get_type_hints(inner, include_extras=True)
-        except NameError:
-            # A context imported only for the type checker is still the context.
-            names = {context_type.__name__: context_type}
-            return typing.get_type_hints(inner, localns=names, include_extras=True)
-    except NameError as exc:
-        raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
-    except (TypeError, SyntaxError, AttributeError) as exc:
-        raise TypeError(f"{where}: its annotations cannot be read: {exc}") from None
-
-
-def _listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
-    texts: list[str] = []
-    for index, name in enumerate(names[:MAX_NAMES]):
-        close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < MAX_SUGGESTIONS else ()
-        texts.append(f"`{clip(name, MAX_NAME)}`" + (f" (did you mean `{close[0]}`?)" if close else ""))
-    return ", ".join(texts) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
-
-
-def _cut(text: str) -> str:
-    raw = text.encode()
-    return text if len(raw) <= MAX_TEXT else raw[: MAX_TEXT - 3].decode("utf-8", "ignore") + "…"
-
-
 def _pattern_check(schema: dict[str, Any]) -> Any:
     """A check to make first where a pattern is at work: msgspec's own engine can be sent astray by a few characters."""
     if b'"pattern":' not in msgspec.json.encode(schema):
@@ -390,8 +410,14 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _said(validator: Any, given: dict[str, Any]) -> Iterator[str]:
-    for error, _ in zip(validator.iter_errors(given), range(MAX_NAMES), strict=False):
-        place = ".".join(map(str, error.instance_path))
-        keyword = str(error.schema_path[-1]) if error.schema_path else "schema"
-        yield f"`{clip(place, MAX_NAME)}` does not fit its {keyword}" if place else clip(error.message, 200)
+def _pattern_faults(validator: Any, given: dict[str, Any]) -> tuple[list[str], bool]:
+    """What does not fit its pattern, and whether there may be more of that where it does not show."""
+    if validator is None:
+        return [], False
+    found = [*itertools.islice(validator.iter_errors(given), MAX_NAMES)]
+    words = [str(error.schema_path[-1]) if error.schema_path else "" for error in found]
+    places = [clip(".".join(map(str, error.instance_path)), MAX_NAME) for error in found]
+    ill = [
+        f"`{place}` does not fit its pattern" for place, word in zip(places, words, strict=True) if word == "pattern"
+    ]
+    return ill, len(found) == MAX_NAMES or "anyOf" in words or "oneOf" in words

@@ -3,32 +3,24 @@
 A call executes; it never inspects a signature or walks a schema.
 """
 
-from collections.abc import Callable
-from copy import deepcopy
-from typing import Any, Final, cast
-from urllib.parse import unquote
+from collections.abc import Callable, Collection
+from typing import Any
 
-from dovetail.errors import ToolError, clip
 from dovetail.protocol.downgrade import is_wrapped
 from dovetail.protocol.headers import HeaderPath, header_paths
+from dovetail.server.binding import bound
 from dovetail.server.content import compile_output, output_of
-from dovetail.server.context import Context
-from dovetail.server.runner import Runner, describe, own_name
-from dovetail.server.signature import compile_signature
+from dovetail.server.options import hints, published
+from dovetail.server.runner import describe, own_name
 from dovetail.wire import tools as wire
-from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
-
-_FEW: Final = 256  # members of arguments whose every problem is looked for
-_MOST: Final = 100_000  # schemas looked at to check one value
-_DEFINITIONS: Final = ("$defs", "definitions")
 
 
 class Tool:
     """One tool, ready to run."""
 
-    __slots__ = ("declaration", "headers", "output", "runner", "signature", "wraps")
+    __slots__ = ("declaration", "enabled", "headers", "output", "runner", "signature", "tags", "version", "wraps")
 
     def __init__(
         self,
@@ -39,24 +31,31 @@ class Tool:
         description: str | None = None,
         icons: list[Icon] | None = None,
         annotations: ToolAnnotations | None = None,
+        read_only: bool | None = None,
+        destructive: bool | None = None,
+        idempotent: bool | None = None,
+        open_world: bool | None = None,
         input_schema: dict[str, Any] | None = None,
         output_schema: dict[str, Any] | None = None,
+        tags: Collection[str] = (),
+        version: str | None = None,
         meta: dict[str, Any] | None = None,
         timeout: float | None = None,
+        limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
+        enabled: bool = True,
     ) -> None:
-        self.signature = (
-            compile_signature(function, context_type=Context)
-            if input_schema is None
-            else Verbatim(function, input_schema)
+        self.signature, self.runner = bound(
+            function, schema=input_schema, timeout=timeout, limit=limit, inline=inline, reveal=reveal
         )
         where = self.signature.where
-        self.output = (
-            compile_output(self.signature.returns, where=where)
-            if output_schema is None
-            else output_of(output_schema, compile_schema(output_schema, where))
-        )
-        self.runner = Runner(function, timeout=timeout, inline=inline)
+        if output_schema is None:
+            self.output = compile_output(self.signature.returns, where=where)
+        else:
+            from dovetail.server.verbatim import compile_schema
+
+            self.output = output_of(output_schema, compile_schema(output_schema, where))
         self.declaration = wire.Tool(
             name=name or own_name(function),
             title=title,
@@ -64,9 +63,18 @@ class Tool:
             icons=icons,
             input_schema=self.signature.schema,
             output_schema=self.output.schema,
-            annotations=annotations,
-            meta=meta,
+            annotations=hints(
+                annotations,
+                read_only=read_only,
+                destructive=destructive,
+                idempotent=idempotent,
+                open_world=open_world,
+            ),
+            meta=published(meta, tags, version),
         )
+        self.tags = frozenset(tags)
+        self.version = version
+        self.enabled = enabled
         self.headers: tuple[HeaderPath, ...] = header_paths(self.signature.schema)
         self.wraps: bool = is_wrapped(self.output.schema)
 
@@ -74,106 +82,6 @@ class Tool:
     def name(self) -> str:
         """The name it is called by."""
         return self.declaration.name
-
-
-class Verbatim:
-    """A tool whose author gave the schema: arguments are checked against it and handed over as one dict."""
-
-    def __init__(self, function: Callable[..., Any], schema: dict[str, Any]) -> None:
-        inner = compile_signature(function, context_type=Context)
-        if schema.get("type") != "object":
-            raise ValueError(f"{inner.where}: arguments are an object, so input_schema needs the type object")
-        self.schema = schema
-        self._validator = compile_schema(schema, inner.where)
-        self.context = inner.context
-        self.returns = inner.returns
-        self.where = inner.where
-        names = inner.parameters
-        is_open = inner.schema.get("additionalProperties") is not False
-        if len(names) != 1 and not is_open:
-            raise TypeError(
-                f"{inner.where}: with input_schema= the function takes one parameter (a dict of the "
-                f"arguments) or **kwargs, besides the context; it has {len(names)}"
-            )
-        self._name = names[0] if names else None
-        self.choices: dict[str, tuple[str, ...]] = {}
-
-    def bind(self, arguments: dict[str, Any], context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check the arguments and place them."""
-        self._check(arguments)
-        own = deepcopy(arguments)  # the author may change them; a requestState is bound to those that were sent
-        kwargs: dict[str, Any] = own if self._name is None else {self._name: own}
-        if self.context is not None:
-            kwargs[self.context] = context
-        return (), kwargs
-
-    def _check(self, arguments: dict[str, Any]) -> None:
-        if self._validator.is_valid(arguments):
-            return
-        # All problems of a call are found at once: with many members that takes seconds, so there one must do.
-        few = encode(arguments).count(b",") < _FEW
-        found = self._validator.iter_errors(arguments) if few else [self._first(arguments)]
-        problems = [
-            f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {clip(error.message, 200)}"
-            for error, _ in zip(found, range(10), strict=False)
-        ]
-        raise ToolError("Invalid arguments: " + "; ".join(problems))
-
-    def _first(self, arguments: dict[str, Any]) -> Any:
-        try:
-            self._validator.validate(arguments)
-        except ValueError as error:
-            return error
-
-
-def compile_schema(schema: dict[str, Any], where: str) -> Any:
-    """A validator for an author's schema; ValueError, beginning with `where`, if there is no such schema."""
-    import jsonschema_rs  # only servers with schemas of their own pay for it
-
-    _check_weight(schema, where)
-    try:
-        # A linear-time regex engine, and nothing is ever fetched for a $ref.
-        return jsonschema_rs.validator_for(
-            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_no_retrieval
-        )
-    except ValueError as exc:
-        raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None
-
-
-def _check_weight(schema: dict[str, Any], where: str) -> None:
-    """Refuse references that lead to so many schemas that checking one value would hold everyone up."""
-    try:
-        weight = _weight(schema, schema, {})
-    except RecursionError:
-        raise ValueError(f"{where}: the schema is nested too deeply") from None
-    if weight > _MOST:
-        raise ValueError(f"{where}: the references of the schema lead to more than {_MOST} schemas")
-
-
-def _weight(node: Any, root: dict[str, Any], known: dict[str, int]) -> int:
-    if isinstance(node, list):
-        return sum(_weight(one, root, known) for one in cast("list[Any]", node))
-    if not isinstance(node, dict):
-        return 0
-    schema = cast("dict[str, Any]", node)
-    ref = schema.get("$ref")
-    if isinstance(ref, str) and ref not in known:
-        known[ref] = 0  # a loop goes only as deep as the value does
-        known[ref] = _weight(_at(root, ref), root, known)
-    named = known[ref] if isinstance(ref, str) else 0
-    return 1 + named + sum(_weight(value, root, known) for name, value in schema.items() if name not in _DEFINITIONS)
-
-
-def _at(root: dict[str, Any], ref: str) -> Any:
-    node: Any = root if ref.startswith("#/") else None
-    for step in ref.split("/")[1:]:
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
-        node = cast("dict[str, Any]", node).get(name) if isinstance(node, dict) else None
-    return node
-
-
-def _no_retrieval(uri: str) -> Any:
-    raise ValueError(f"remote schema {clip(uri)} is not fetched")
 
 
 def error_result(text: str) -> CallToolResult:

@@ -204,7 +204,8 @@ class Endpoint:
 
     def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
         """How the answer may look: what the server is set to, narrowed by what the client takes."""
-        if media_type(headers.get(b"content-type")) != JSON:
+        given = headers.get(b"content-type")
+        if given != JSON and media_type(given) != JSON:
             raise Refusal(415, "Content-Type must be application/json")
         plain, stream = accepted(headers.get(b"accept"))
         if plain and stream:

@@ -13,7 +13,8 @@ from dovetail.errors import CannotStart, clip
 
 Inherit = Literal["minimal", "all"] | Sequence[str]
 
-# Where things are, who the user is, how to speak to them, how to reach the network: no name here carries a secret.
+# Where things are, who the user is, how to speak to them, how to reach the network: what programs need to run at all,
+# and nothing that is a secret (tokens, keys) or opens a door by itself (agents, displays) or changes what code runs.
 _POSIX = (
     "HOME", "LOGNAME", "USER", "SHELL", "PATH", "TERM", "LANG", "LANGUAGE", "LC_*", "TMPDIR", "TZ", "XDG_*",
 )  # fmt: skip

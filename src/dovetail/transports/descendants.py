@@ -4,51 +4,52 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 
 from dovetail.transports.guardian import guardian
 
-if sys.platform != "win32":
 
-    class Descendants:
-        """A child that leads a session and group of its own, and whatever stays in that group."""
+class Descendants:
+    """A child that leads a session and group of its own, and whatever stays in that group."""
 
-        def __init__(self, process: subprocess.Popen[bytes]) -> None:
-            self._group = process.pid
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._group = process.pid
 
-        def watch(self) -> None:
-            """Have the group ended if this process dies."""
-            guardian.add(self._group)
+    def watch(self) -> None:
+        """Have the group ended if this process dies."""
+        guardian.add(self._group)
 
-        def close(self) -> None:
-            """The group is gone."""
-            guardian.remove(self._group)
+    def wait(self) -> None:
+        """Wait for the child to end, and leave it unreaped, so that the number of the group stays taken."""
+        if hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
+        else:
+            # Python for macOS has it since 3.13. Without it the number is free for a moment before the group is swept.
+            self._process.wait()
 
-        def wait_unreaped(self) -> None:
-            """Wait for the leader's end and leave it a zombie, so that its number stays taken."""
-            # Python for macOS has it since 3.13; without it, the leader is reaped a moment before its group is swept.
-            if hasattr(os, "waitid"):
-                with contextlib.suppress(ChildProcessError):
-                    os.waitid(os.P_PID, self._group, os.WEXITED | os.WNOWAIT)
+    def terminate(self) -> None:
+        """Ask them to end."""
+        self._send(signal.SIGTERM)
 
-        def terminate(self) -> None:
-            """Ask them to end."""
-            self._send(signal.SIGTERM)
+    def kill(self) -> None:
+        """End them."""
+        self._send(signal.SIGKILL)
 
-        def kill(self) -> None:
-            """End them."""
-            self._send(signal.SIGKILL)
+    def busy(self) -> bool:
+        """Whether one of them still runs, once the child is reaped."""
+        return self._send(0) and has_living(self._group)
 
-        def busy(self) -> bool:
-            """Whether one of them still runs, once the leader is reaped."""
-            return self._send(0) and has_living(self._group)
+    def close(self) -> None:
+        """The group is gone."""
+        guardian.remove(self._group)
 
-        def _send(self, number: int) -> bool:
-            try:
-                os.killpg(self._group, number)
-            except (ProcessLookupError, PermissionError):
-                return False  # not permitted: only programs of another user are left, or zombies on macOS
-            return True
+    def _send(self, number: int) -> bool:
+        try:
+            os.killpg(self._group, number)
+        except (ProcessLookupError, PermissionError):
+            return False  # not permitted: only programs of another user are left, or zombies on macOS
+        return True
 
 
 def has_living(group: int) -> bool:

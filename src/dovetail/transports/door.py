@@ -234,6 +234,9 @@ def fetcher(
 def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
     if ca_file is None and cert is None and verify:
         return None
+    for file in (ca_file, *(cert if isinstance(cert, tuple) else (cert,))):
+        if file is not None and not Path(file).is_file():
+            raise FileNotFoundError(f"there is no certificate file {str(file)!r}")
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
     if not verify:
         context.check_hostname = False

@@ -14,6 +14,7 @@ from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, P
 from dovetail.protocol import downgrade, legacy, modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.peer import Peer
+from dovetail.transports.starting import Starter
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.jsonrpc import Id
@@ -50,6 +51,7 @@ class Duplex:
         self._peer: Peer[asyncio.Future[Any]] = Peer()
         self._running: dict[Id, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
+        self._starter = Starter()
         self._stop_listening: Callable[[], None] | None = None
         self._changes: dict[tuple[str, str | None], None] = {}
         self._telling: asyncio.Task[None] | None = None
@@ -82,6 +84,7 @@ class Duplex:
     async def close(self, grace: float = 0.0) -> None:
         """The other side says no more: answer what finishes within the grace, then stop the rest."""
         self._deaf = True
+        self._starter.close()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._telling is not None:
@@ -157,10 +160,23 @@ class Duplex:
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
-        exchange.task = self._loop.create_task(self._serve(exchange, reply))
+        exchange.task = self._starter.start(self._serve(exchange, reply))
 
     async def _serve(self, exchange: Exchange, reply: Write) -> None:
-        answer = await self._answer(exchange)
+        answer: bytes | None = None
+        try:
+            answer = self._seal(exchange, await self._service.handle(exchange))
+        except ProtocolError as exc:
+            answer = self._refuse(exchange, exc)
+        except asyncio.CancelledError:
+            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
+                answer = self._refuse(exchange, InternalError("The call was cancelled by the server"))
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            answer = self._refuse(exchange, InternalError("The result could not be encoded"))
+        self._finish(exchange, reply, answer)
+
+    def _finish(self, exchange: Exchange, reply: Write, answer: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
             return  # cancelled meanwhile: whoever did it has settled it
@@ -168,19 +184,6 @@ class Duplex:
         if answer is not None and not self._closed:
             reply(answer)
         self._settled(reply)
-
-    async def _answer(self, exchange: Exchange) -> bytes | None:
-        try:
-            return self._seal(exchange, await self._service.handle(exchange))
-        except ProtocolError as exc:
-            return self._refuse(exchange, exc)
-        except asyncio.CancelledError:
-            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
-                return self._refuse(exchange, InternalError("The call was cancelled by the server"))
-            return None
-        except Exception as exc:
-            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            return self._refuse(exchange, InternalError("The result could not be encoded"))
 
     def _seal(self, exchange: Exchange, result: Any) -> bytes:
         if exchange.caller.stateless:

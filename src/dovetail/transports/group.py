@@ -59,7 +59,7 @@ class Group:
 
     def _keep(self, on_exit: Callable[[int], object], on_gone: Callable[[], object]) -> None:
         self._members.watch()
-        self._members.wait_unreaped()
+        self._members.wait()
         with self._lock:
             self.terminate()  # while the leader is not reaped, its number is nobody else's
             code = self.process.wait()

@@ -14,11 +14,13 @@ from typing import IO
 
 log = logging.getLogger("dovetail")
 
+SHELL = "/bin/sh"
 GRACE = 2.0
 _STEP = 0.1
 
 # Any POSIX shell: a thousandth of a second to start and a megabyte, where another Python takes ten of each.
 # A group is asked for again before each signal, so a number that was given to somebody else is not hit later.
+# `kill -s NAME --` is the one spelling of POSIX: dash takes no `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '
@@ -30,10 +32,10 @@ while read -r verb group; do
 done
 living() {
   left=' '
-  for group in $groups; do kill -0 -- "-$group" 2>/dev/null && left="$left$group "; done
+  for group in $groups; do kill -s 0 -- "-$group" 2>/dev/null && left="$left$group "; done
   groups=$left
 }
-for group in $groups; do kill -TERM -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s TERM -- "-$group" 2>/dev/null; done
 steps=$1
 living
 while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
@@ -41,7 +43,7 @@ while [ "$groups" != ' ' ] && [ "$steps" -gt 0 ]; do
   steps=$((steps - 1))
   living
 done
-for group in $groups; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 
 
@@ -82,7 +84,7 @@ class Guardian:
         self._end()
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
+                [SHELL, "-c", _SCRIPT, "dovetail-guardian", str(round(GRACE / _STEP)), str(_STEP)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -20,6 +20,8 @@ from dovetail.transports.inflate import BadReply, Inflater, TooLarge
 
 _PIECE = 64  # what a queued piece of a body weighs beside its bytes
 
+_LINGER = 0.5  # for the end of a reply nobody wants more of
+
 
 class Broken(TransportError):
     """The connection died. `sent`: something of the request may have left; `head`: the head of the reply had come."""
@@ -95,6 +97,11 @@ class Reply:
             self._connection.drop("was closed by this side")
         self._queue.clear()
         self._queued = 0
+
+    def release(self) -> None:
+        """Want no more, but keep the connection if the rest comes at once, as the end of a stream does."""
+        if self._connection is not None:
+            self._loop.call_later(_LINGER, self.close)
 
     # What the connection and whoever sends call.
 

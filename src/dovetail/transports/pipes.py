@@ -21,7 +21,7 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadReader(loop, protocol, pipe)
-    transport, _ = await loop.connect_read_pipe(lambda: protocol, pipe)
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, handed_over(pipe, loop))
     return transport
 
 
@@ -30,8 +30,32 @@ async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Wr
     loop = asyncio.get_running_loop()
     if sys.platform == "win32":
         return ThreadWriter(loop, protocol, pipe)
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, pipe)
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, handed_over(pipe, loop))
     return transport
+
+
+def handed_over(pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> Any:
+    """The pipe for a transport of this loop, which will close it."""
+    if not type(loop).__module__.startswith("uvloop"):
+        return pipe
+    with pipe:
+        return _Descriptor(os.dup(pipe.fileno()))
+
+
+class _Descriptor:
+    """A descriptor that uvloop closes by its number.
+
+    It would then close a file too, a second time: by then the number may be that of a file another thread has opened.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
+
+    def close(self) -> None:
+        pass
 
 
 class ThreadReader(asyncio.ReadTransport):
@@ -43,7 +67,7 @@ class ThreadReader(asyncio.ReadTransport):
         self._slots = threading.Semaphore(_IN_FLIGHT)
         self._waiting: list[bytes] = []
         self._paused = self._closing = False
-        loop.call_soon(protocol.connection_made, self)
+        protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-reader", daemon=True).start()
 
     def _run(self) -> None:
@@ -120,7 +144,7 @@ class ThreadWriter(asyncio.WriteTransport):
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._size = 0
         self._paused = self._closing = self._aborted = False
-        loop.call_soon(protocol.connection_made, self)
+        protocol.connection_made(self)
         threading.Thread(target=self._run, name="dovetail-writer", daemon=True).start()
 
     def _run(self) -> None:

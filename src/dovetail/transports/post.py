@@ -11,16 +11,15 @@ import random
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
-from dovetail.transports.door import Door, body_of, refusal
-from dovetail.transports.http1 import Reply
-from dovetail.wire import jsonrpc
+from dovetail.transports.door import Door, body_of, refusal, told
+from dovetail.transports.http1 import Broken, Reply
 from dovetail.wire.incoming import Incoming, read
 
 log = logging.getLogger("dovetail")
@@ -74,8 +73,9 @@ class Post:
         reply = await self._door.send("POST", headers, request.body)
         try:
             return await self._response(reply, request)
-        finally:
+        except BaseException:
             reply.close()
+            raise
 
     async def _response(self, reply: Reply, request: Request) -> Incoming:
         if reply.status >= 300:
@@ -100,16 +100,15 @@ class Post:
         return found
 
     async def _refused(self, reply: Reply, request: Request) -> Incoming:
-        # Without its session nothing of the request was done. spec: handshake/transports#session-management
-        if reply.status == 404 and self._session is not None and not request.stateless:
+        said = await refusal(reply, self._door.url)
+        if self._session is not None and not request.stateless and _sessionless(reply.status, said):
             self._lose("the server no longer knows the session")
             raise _unsent("the server no longer knows the session")
-        told = await refusal(reply, self._door.url)
-        if isinstance(told, MCPError):
-            raise told
-        if told.error is None:
-            return told
-        raise refused(self._revision, request.method, told.error).at(status=reply.status)
+        if isinstance(said, MCPError):
+            raise said
+        if said.error is None:
+            return said
+        raise refused(self._revision, request.method, said.error).at(status=reply.status)
 
     async def _read(self, reply: Reply) -> bytes:
         return await body_of(reply, self._door.url)
@@ -133,18 +132,21 @@ class Post:
         """The response on an event stream; in the handshake era a broken one is taken up again where it ended."""
         parser = Parser(self._limits.answer)
         fruitless = 0
-        while True:
-            last = parser.last_event_id
-            found = await self._until_answer(reply, parser, request)
-            if found is not None:
-                return found
-            fruitless = 0 if parser.last_event_id != last else fruitless + 1
-            if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
-                raise Disconnected("the server ended the stream before the answer")
-            await asyncio.sleep(self._pause(parser.retry, fruitless))
-            reply.close()
-            reply = await self._resume(parser.last_event_id)
-            parser = _continued(parser)
+        try:
+            while True:
+                last = parser.last_event_id
+                found = await self._until_answer(reply, parser, request)
+                if found is not None:
+                    return found
+                fruitless = 0 if parser.last_event_id != last else fruitless + 1
+                if request.stateless or parser.last_event_id is None or fruitless > self._limits.reconnects:
+                    raise Disconnected("the server ended the stream before the answer")
+                reply.close()
+                await asyncio.sleep(self._pause(parser.retry, fruitless))
+                reply = await self._resume(parser.last_event_id)
+                parser = _continued(parser)
+        finally:
+            reply.release()
 
     async def _until_answer(self, reply: Reply, parser: Parser, request: Request | None) -> Incoming | None:
         try:
@@ -156,7 +158,9 @@ class Post:
                             return found
         except EventTooLarge as exc:
             raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
-        except TransportError:
+        except TransportError as exc:
+            if not isinstance(exc, Broken):
+                raise told(exc, self._door.url) from None
             if request is not None and (request.stateless or parser.last_event_id is None):
                 raise Disconnected("the connection was lost before the answer came") from None
         return None
@@ -189,28 +193,34 @@ class Post:
     async def _hear(self) -> None:
         """What a handshake server says unasked. spec: handshake/transports#listening-for-messages-from-the-server"""
         parser = Parser(self._limits.answer)
+        loop = asyncio.get_running_loop()
         fruitless = 0
+        away = False
         while fruitless <= self._limits.reconnects:
-            last = parser.last_event_id
-            heard = False
+            last, since = parser.last_event_id, loop.time()
             try:
                 reply = await self._resume(last)
                 self._hearing.set()
                 try:
+                    away = False
                     await self._until_answer(reply, parser, None)
-                    heard = parser.last_event_id != last
                 finally:
                     reply.close()
             except MCPError as exc:
                 self._hearing.set()
+                away = isinstance(exc, CannotConnect)
                 if exc.status == 404 and self._session is not None:
                     self._lose("the server no longer knows the session")
                     return
                 if exc.status is not None and exc.status < 500:
                     return  # it offers no such stream
-            fruitless = 0 if heard else fruitless + 1
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            lasted = loop.time() - since >= self._limits.reconnect_most
+            fruitless = 0 if lasted or parser.last_event_id != last else fruitless + 1
             await asyncio.sleep(self._pause(parser.retry, fruitless))
             parser = _continued(parser)
+        if away:
+            self._lose("the server cannot be reached any more")
 
     # Everything else
 
@@ -219,20 +229,22 @@ class Post:
         reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
-                told = await refusal(reply, self._door.url)
-                if isinstance(told, MCPError):
-                    raise told
-                log.warning("a notification was refused: %s", clip(told.error.message if told.error else ""))
+                said = await refusal(reply, self._door.url)
+                if isinstance(said, MCPError):
+                    raise said
+                log.warning("a notification was refused: %s", clip(said.error.message if said.error else ""))
             else:
                 await self._read(reply)
         finally:
             reply.close()
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
-        if not request.stateless and request.method != "initialize" and self._ended is None:
-            notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
-            self._spawn(self._try(self.tell(notice)))
+        if request.stateless or request.method == "initialize" or self._ended is not None:
+            return None
+        notice = request.cancellation(reason)
+        self._spawn(self._try(self.tell(notice)))
+        return notice
 
     async def settled(self, revision: str) -> None:
         """From now on this revision is spoken."""
@@ -261,7 +273,6 @@ class Post:
         await self._door.close()
 
     def _lose(self, why: str) -> None:
-        self._session = None
         if self._ended is None:
             self._ended = Disconnected(why)
             if self._inbox is not None:
@@ -275,6 +286,15 @@ class Post:
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(MCPError):
             await work
+
+
+def _sessionless(status: int, told: Incoming | MCPError) -> bool:
+    """Whether a refusal says that the session is gone, so that nothing of the request was done.
+
+    404 says so; servers have been seen to say 400 and tell it in words. spec: handshake/transports#session-management
+    """
+    words = told.error.message if isinstance(told, Incoming) and told.error is not None else ""
+    return status == 404 or (status == 400 and "session" in words.lower())
 
 
 def _unsent(why: str) -> Disconnected:

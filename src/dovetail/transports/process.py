@@ -97,7 +97,9 @@ class Child:
         Once begun the stop goes on by itself, also when whoever waits here is cancelled.
         """
         self._begin_stop()
-        await asyncio.shield(self._gone)
+        done, _ = await asyncio.wait((self._gone,), timeout=4 * group.GRACE)
+        if not done:
+            log.warning("process %d cannot be killed; it is left behind", self.pid)
         await self._settled(self._stderr.closed, self._output.closed)
         self._release()
 

@@ -43,8 +43,9 @@ class Sessions:
     """All sessions of one endpoint."""
 
     def __init__(self, service: Service, budget: Budget, *, stateful: bool) -> None:
-        self._served = any(not stateless(one) for one in service.revisions)
-        self.stateful = stateful and self._served
+        # What a version header may name.
+        self._named = frozenset(one.encode() for one in service.revisions if not stateless(one))
+        self.stateful = stateful and bool(self._named)
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
@@ -65,7 +66,7 @@ class Sessions:
             kind = jsonrpc.kind(message)
             if kind == "request" and message["method"] == legacy.INITIALIZE:
                 return self._initialize(request)
-            if not self._served:
+            if not self._named:
                 raise _unserved(request.headers, self._service.revisions)
         except ProtocolError as exc:
             return _refuse(request, jsonrpc.readable_id(message), exc)
@@ -135,7 +136,8 @@ class Sessions:
     async def _run(self, exchange: Exchange, session: Session, reply: SessionReply) -> bytes | None:
         """Run one exchange to its response; None if it was cancelled."""
         reply.serves(exchange, self.stateful)
-        exchange.task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        exchange.task = asyncio.current_task(loop)
         running = session.running
         assert running is not None
         answer: bytes | None = None
@@ -153,7 +155,7 @@ class Sessions:
             answer = legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
         finally:
             running.discard(exchange)
-            session.used = asyncio.get_running_loop().time()
+            session.used = loop.time()
         if exchange.verdict != "cancelled":
             return answer
         exchange.task.uncancel()
@@ -249,12 +251,11 @@ class Sessions:
     def _session(self, request: Request) -> Session:
         headers, principal = request.headers, request.principal
         version = headers.get(VERSION_HEADER)
-        unnamed = None if self.stateful else UNNAMED_HTTP
-        revision = unnamed if version is None else version.decode("latin-1")
-        if revision is not None and not legacy.known(revision, self._service.revisions):
+        if version is not None and version not in self._named:
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
         now = asyncio.get_running_loop().time()
         if not self.stateful:
+            revision = UNNAMED_HTTP if version is None else version.decode("latin-1")
             return Session("", legacy.assumed(revision, principal), None, now)
         id = headers.get(SESSION_HEADER)
         if id is None:

@@ -5,7 +5,6 @@ no one else should have to wait for them: what is too much lies in an unnamed te
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import IO
 
@@ -48,6 +47,8 @@ class Spool:
     def to_disk(self) -> None:
         """Give the memory back."""
         if self._file is None:
+            import tempfile  # seldom needed, and slow to load
+
             self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
             for piece in self._pieces:
                 self._file.write(piece)

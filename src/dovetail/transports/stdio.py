@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from dovetail.protocol.exchange import Service
 from dovetail.transports.lines import Lines
+from dovetail.transports.pipes import handed_over
 
 _PIPE_SIZE = 1024 * 1024
 
@@ -55,7 +56,9 @@ def _can_poll(descriptor: int) -> bool:
 async def _attach_reader(lines: Lines, descriptor: int) -> None:
     if _can_poll(descriptor):
         _widen(descriptor)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: lines, os.fdopen(os.dup(descriptor), "rb", 0))
+        loop = asyncio.get_running_loop()
+        pipe = handed_over(os.fdopen(os.dup(descriptor), "rb", 0), loop)
+        await loop.connect_read_pipe(lambda: lines, pipe)
     else:
         # Files, terminals and Windows pipes cannot be polled.
         loop = asyncio.get_running_loop()
@@ -75,7 +78,8 @@ async def _attach_writer(lines: Lines, descriptor: int) -> None:
     if _can_poll(descriptor):
         _widen(descriptor)
         loop = asyncio.get_running_loop()
-        channel, _ = await loop.connect_write_pipe(lambda: _Backpressure(lines), os.fdopen(os.dup(descriptor), "wb", 0))
+        pipe = handed_over(os.fdopen(os.dup(descriptor), "wb", 0), loop)
+        channel, _ = await loop.connect_write_pipe(lambda: _Backpressure(lines), pipe)
         lines.writes_to(channel)
     else:
         lines.writes_to(_Blocking(descriptor))

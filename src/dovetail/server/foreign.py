@@ -1,0 +1,53 @@
+"""Foreign: types that say themselves how they are read and what their schema is, because msgspec does not know them."""
+
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+
+class Misfits(ValueError):
+    """Several things are wrong with one value: each a path and a reason."""
+
+    def __init__(self, places: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
+        self.places = places
+        super().__init__("; ".join(f"{'.'.join(map(str, path))}: {why}" if path else why for path, why in places))
+
+
+class Open(type):
+    """Lets msgspec take whatever `read` gave back for an instance."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return True
+
+
+class Foreign(metaclass=Open):
+    """A type msgspec meets as one of the author's own, made for one annotation."""
+
+    schema: ClassVar[Callable[[bool], dict[str, Any]]]  # as a result, or as an argument
+    read: ClassVar[Callable[[Any], Any]]
+
+
+def foreign(schema: Callable[[bool], dict[str, Any]], read: Callable[[Any], Any]) -> type[Foreign]:
+    """A new one."""
+    return Open("Foreign", (Foreign,), {"schema": staticmethod(schema), "read": staticmethod(read)})
+
+
+def is_foreign(kind: Any) -> bool:
+    """Whether a class is one of these."""
+    return type(kind) is Open
+
+
+def is_model(kind: Any) -> bool:
+    """Whether a class is pydantic's to read."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def may_be_noted() -> bool:
+    """Whether anyone can have written notes that msgspec does not understand: somebody must have imported them."""
+    return "pydantic" in sys.modules or "annotated_types" in sys.modules
+
+
+def needs_hook(annotation: Any) -> bool:
+    """Whether msgspec alone would read this annotation wrongly."""
+    return is_foreign(annotation) or any(needs_hook(one) for one in typing.get_args(annotation))

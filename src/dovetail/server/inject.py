@@ -1,0 +1,208 @@
+"""Injection: parameters filled by functions of the author's, `db: Annotated[Database, Depends(open_db)]`.
+
+What depends on what is worked out at registration, in the order in which it will be needed. In a call each function
+runs once, generators are cleaned up when the call is over, and the model sees none of it.
+"""
+
+import contextlib
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, NamedTuple
+
+from dovetail.errors import Busy
+from dovetail.server.context import Context
+from dovetail.server.functions import hints_of, where_is
+from dovetail.server.runner import Runner
+from dovetail.server.schema import alternatives, is_a
+from dovetail.server.threads import Threads
+
+
+class Depends:
+    """Fills a parameter with what a function returns or yields: `Annotated[T, Depends(function)]`.
+
+    The function may be plain or a coroutine, or a generator of either kind, whose rest runs when the call is over. It
+    may take the Context, parameters with the name of one of the tool's, and dependencies of its own. It runs once in a
+    call, however many need it, unless `shared` is False.
+    """
+
+    __slots__ = ("function", "shared")
+
+    def __init__(self, function: Callable[..., Any], *, shared: bool = True) -> None:
+        self.function = function
+        self.shared = shared
+
+
+class _Step(NamedTuple):
+    """One function to run: where its parameters come from."""
+
+    key: object
+    call: Callable[..., Any]
+    context: str | None
+    arguments: tuple[str, ...]
+    needs: Mapping[str, object]
+
+
+class Plan:
+    """All that has to run before a function, in order, and which of its parameters that fills."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._where = where_is(function)
+        self._steps: dict[object, _Step] = {}
+        self._open: list[Callable[..., Any]] = []
+        self.filled = {name: self._add(mark) for name, mark in _marked(function, self._where).items()}
+        self._wanted = {name for step in self._steps.values() for name in step.arguments}
+        self._signature = inspect.signature(function) if self._wanted else None
+
+    def check(self, names: Collection[str]) -> None:
+        """Refuse functions that want what nobody can give them; TypeError."""
+        for step in self._steps.values():
+            for name in step.arguments:
+                if name not in names:
+                    raise TypeError(
+                        f"{self._where}: parameter `{name}` of the dependency {where_is(step.call)} cannot be "
+                        "filled: annotate it with Context or Depends, name it like a parameter of the function, or "
+                        "give it a default"
+                    )
+
+    def _add(self, mark: Depends) -> object:
+        function = mark.function
+        key: object = function if mark.shared else mark
+        if function in self._open:
+            raise TypeError(f"{self._where}: the dependency {where_is(function)} depends on itself")
+        if key in self._steps:
+            return key
+        self._open.append(function)
+        where = f"{self._where}: {where_is(function)}"
+        marks = _marked(function, where)
+        needs = {name: self._add(inner) for name, inner in marks.items()}
+        hints = _hints(function, where)
+        context: str | None = None
+        arguments: list[str] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if any(is_a(kind, Context) for kind in alternatives(hints.get(parameter.name, Any))):
+                context = parameter.name
+            elif parameter.name not in needs and parameter.default is parameter.empty and not _is_rest(parameter):
+                arguments.append(parameter.name)
+        self._open.pop()
+        self._steps[key] = _Step(key, function, context, tuple(arguments), needs)
+        return key
+
+    async def run(
+        self,
+        stack: AsyncExitStack,
+        context: Context[Any],
+        given: Callable[[], Mapping[str, Any]],
+        threads: Threads,
+        origin: str | None,
+    ) -> dict[str, Any]:
+        """The values of the parameters; what has to be cleaned up is left on the stack."""
+        arguments = given() if self._wanted else {}
+        values: dict[object, Any] = {}
+        for key, step in self._steps.items():
+            kwargs = {name: values[need] for name, need in step.needs.items()}
+            kwargs |= {name: arguments[name] for name in step.arguments}
+            if step.context is not None:
+                kwargs[step.context] = context
+            values[key] = await _value(stack, step.call, kwargs, threads, origin)
+        return {name: values[key] for name, key in self.filled.items()}
+
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call by the names of the parameters."""
+        return {} if self._signature is None else self._signature.bind_partial(*args, **kwargs).arguments
+
+
+class Injecting(Runner):
+    """Runs a function after all it depends on; the first argument is the context."""
+
+    __slots__ = ("_inner", "_plan")
+
+    takes_context = True
+
+    def __init__(self, inner: Runner, plan: Plan) -> None:
+        super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
+        self._inner = inner
+        self._plan = plan
+
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    ) -> Awaitable[Any]:
+        return self._after_all(args[0], args[1:], kwargs, threads, origin)
+
+    async def _after_all(
+        self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    ) -> Any:
+        async with AsyncExitStack() as stack:
+            kwargs |= await self._plan.run(stack, context, lambda: self._plan.named(args, kwargs), threads, origin)
+            args = (context, *args) if self._inner.takes_context else args
+            return await self._inner(args, kwargs, threads, origin)
+
+
+def _marked(function: Callable[..., Any], where: str) -> dict[str, Depends]:
+    hints = _hints(function, where)
+    found: dict[str, Depends] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        notes: list[Any] = [*hint.__metadata__] if typing.get_origin(hint) is Annotated else []
+        marks = [note for note in (*notes, parameter.default) if isinstance(note, Depends)]
+        if marks and _is_rest(parameter):
+            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends fills one parameter, not many")
+        if marks:
+            found[parameter.name] = marks[0]
+        elif Depends in notes:
+            raise TypeError(f"{where}: parameter `{parameter.name}`: Depends needs its function: Depends(function)")
+    return found
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    # A class is called like its __init__.
+    return hints_of(function.__init__ if isinstance(function, type) else function, Context, where)
+
+
+def _is_rest(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+
+
+async def _value(
+    stack: AsyncExitStack, function: Callable[..., Any], kwargs: dict[str, Any], threads: Threads, origin: str | None
+) -> Any:
+    plain = inspect.unwrap(function)
+    if inspect.isasyncgenfunction(plain):
+        manager = contextlib.asynccontextmanager(function)(**kwargs)
+        value = await manager.__aenter__()
+        stack.push_async_exit(_leaving(manager.__aexit__))
+        return value
+    if inspect.isgeneratorfunction(plain):
+        held = contextlib.contextmanager(function)(**kwargs)
+        value = await threads.run(held.__enter__, (), {}, origin)
+        stack.push_async_exit(_leaving_in_thread(held.__exit__, threads, origin))
+        return value
+    if inspect.iscoroutinefunction(plain):
+        return await function(**kwargs)
+    value = await threads.run(function, (), kwargs, origin)
+    return await value if inspect.isawaitable(value) else value
+
+
+# What a generator does about an exception of the call cannot make the call succeed: it has no result then.
+
+
+def _leaving(leave: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[bool]]:
+    async def left(*exc: Any) -> bool:
+        await leave(*exc)
+        return False
+
+    return left
+
+
+def _leaving_in_thread(
+    leave: Callable[..., Any], threads: Threads, origin: str | None
+) -> Callable[..., Awaitable[bool]]:
+    async def left(*exc: Any) -> bool:
+        try:
+            await threads.run(leave, exc, {}, origin)
+        except Busy:
+            leave(*exc)  # better late on the loop than never
+        return False
+
+    return left

@@ -1,0 +1,83 @@
+"""Options: everything that can be said about a tool, a resource or a prompt where it is registered."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal, TypedDict
+
+from dovetail.wire.content import Annotations, Icon
+from dovetail.wire.shape import Struct
+from dovetail.wire.tools import ToolAnnotations
+
+TAGS: Final = "dovetail/tags"
+VERSION: Final = "dovetail/version"
+
+
+class Lifetime(Struct, frozen=True):
+    """How long a client may keep a result, and whether it may share it. spec: caching#cacheable-model"""
+
+    ttl_ms: int = 0
+    scope: Literal["public", "private"] = "private"
+
+    def __post_init__(self) -> None:
+        if self.ttl_ms < 0:
+            raise ValueError("ttl_ms must not be negative")
+        if self.scope not in ("public", "private"):
+            raise ValueError("scope must be 'public' or 'private'")
+
+
+class PromptOptions(TypedDict, total=False):
+    """What `@app.prompt` takes."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    icons: list[Icon] | None
+    tags: Collection[str]
+    version: str | None
+    meta: dict[str, Any] | None
+    timeout: float | None
+    limit: int | None
+    inline: bool
+    reveal: Collection[type[Exception]]
+    enabled: bool
+
+
+class ToolOptions(PromptOptions, total=False):
+    """What `@app.tool` takes."""
+
+    annotations: ToolAnnotations | None
+    read_only: bool | None
+    destructive: bool | None
+    idempotent: bool | None
+    open_world: bool | None
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+
+
+class ResourceOptions(PromptOptions, total=False):
+    """What `@app.resource` takes; a template has no size."""
+
+    mime_type: str | None
+    size: int | None
+    annotations: Annotations | None
+    cache: Lifetime | None
+
+
+def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
+    """The `_meta` of a declaration: the author's, with tags and version where there are any."""
+    if isinstance(tags, str):
+        raise TypeError(f"tags are several: write tags=[{tags!r}]")
+    told = {TAGS: sorted(tags)} if tags else {}
+    told |= {VERSION: version} if version is not None else {}
+    return told | dict(meta or {}) or None
+
+
+def hints(annotations: ToolAnnotations | None, **flags: bool | None) -> ToolAnnotations | None:
+    """What a tool does to the world, by the short keywords or by a whole ToolAnnotations; they may not disagree."""
+    said: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
+    if annotations is None:
+        return ToolAnnotations(**said) if said else None
+    for name, value in said.items():
+        if getattr(annotations, name) not in (None, value):
+            raise ValueError(f"{name.removesuffix('_hint')}={value} and annotations say different things")
+    kept = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
+    return ToolAnnotations(**kept | said)

@@ -1,0 +1,194 @@
+"""Arguments handled kindly: what was only written as text is read, what is wrong is told at once."""
+
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from dovetail import Server
+from dovetail.server.arguments import MAX_TEXT, mended, misfits
+from dovetail.server.schema import schema_of
+from dovetail.server.signature import BadArguments, compile_signature
+from server.calling import Client, failed
+
+
+class Nobody:
+    pass
+
+
+@dataclass
+class Leg:
+    start: str
+    km: Annotated[int, msgspec.Meta(ge=1)]
+    mode: Literal["car", "bus"] = "car"
+
+
+@dataclass
+class Trip:
+    legs: list[Leg]
+    day: date | None = None
+    tags: dict[str, int] = field(default_factory=dict)
+
+
+class Closed(msgspec.Struct, forbid_unknown_fields=True):
+    width: int = 0
+
+
+class Tree(msgspec.Struct):
+    name: str
+    children: list["Tree"] = []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "value"),
+    [
+        (int, "3", 3),
+        (int, " 3 ", 3),
+        (float, "1.5", 1.5),
+        (bool, "true", True),
+        (int | None, "null", None),
+        (list[int], "[1, 2]", [1, 2]),
+        (list[int], ["1", "2"], [1, 2]),
+        (dict[str, int], '{"a": "1"}', {"a": 1}),
+        (Leg, '{"start": "a", "km": 2}', {"start": "a", "km": 2}),
+        (list[Leg], ['{"start": "a", "km": "2"}'], [{"start": "a", "km": 2}]),
+        (Tree, {"name": "a", "children": '[{"name": "b"}]'}, {"name": "a", "children": [{"name": "b"}]}),
+        (Literal[1, 2], "2", 2),
+    ],
+)
+def test_text_is_decoded_where_no_text_may_stand(kind: Any, given: Any, value: Any) -> None:
+    schema = schema_of(kind)
+    assert mended(schema, given) == value
+    assert mended(schema, value) is value
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (str, "3"),
+        (str | int, "3"),
+        (Any, "[1]"),
+        (str | list[str], '["a"]'),
+        (Leg, {"start": "12", "km": 1}),
+        (date, "2024-01-01"),
+        (int, "three"),
+        (int, "[1]"),
+        (list[int], '{"a": 1}'),
+        (dict[str, Any], {"a": "[1]"}),
+        (int, '{"a": 1, "a": 2}'),
+        (int, "\ud800"),
+        (list[int], "[" * 70 + "]" * 70),
+    ],
+)
+def test_nothing_else_is_touched(kind: Any, given: Any) -> None:
+    assert mended(schema_of(kind), given) is given
+
+
+def refusal(function: Any, given: dict[str, Any]) -> str:
+    with pytest.raises(BadArguments) as caught:
+        compile_signature(function, context_type=Nobody).bind(given, None)
+    return str(caught.value)
+
+
+def plan(trip: Trip, seats: int, box: Closed | None = None, **more: int) -> None: ...
+
+
+def test_every_misfit_is_named_however_deep() -> None:
+    legs = [{"start": 3, "km": 0}, {"km": 2, "mode": "van"}, "x"]
+    text = refusal(
+        plan, {"trip": {"legs": legs, "day": "soon", "tags": {"a": None}}, "box": {"widht": 1}, "other": "a"}
+    )
+    assert text == (
+        "Invalid arguments. Missing: `seats`. `trip.legs[0].start`: expected `str`, got `int`."
+        " `trip.legs[0].km`: must be at least 1. `trip.legs[1]`: missing `start`."
+        " `trip.legs[1].mode`: expected one of `car`, `bus`. `trip.legs[2]`: expected `object`, got `str`."
+        " `trip.tags.a`: expected `int`, got `null`. `box`: unknown `widht` (did you mean `width`?)."
+        " `other`: expected `int`, got `str`."
+    )
+
+
+def test_what_only_the_type_knows_is_told_when_all_else_fits() -> None:
+    text = refusal(plan, {"trip": {"legs": [], "day": "soon"}, "seats": 1})
+    assert text == "Invalid arguments. `trip.day`: invalid RFC3339 encoded date."
+
+
+def test_mended_arguments_reach_every_kind_of_parameter() -> None:
+    def run(a: int, *, b: list[int], **more: int) -> Any:
+        return a, b, more
+
+    args, kwargs = compile_signature(run, context_type=Nobody).bind({"a": "1", "b": "[2]", "c": "3"}, None)
+    assert run(*args, **kwargs) == (1, [2], {"c": 3})
+
+
+def test_a_refusal_stays_short() -> None:
+    text = refusal(plan, {"trip": {"legs": [{"start": 1, "km": "x" * 500}] * 500}, "seats": "y" * 5000})
+    assert len(text.encode()) <= MAX_TEXT
+    assert "xxxx" not in text
+    assert "yyyy" not in text
+
+
+class Add(msgspec.Struct, tag="add"):
+    left: "Add | Negate | int"
+    right: "Add | Negate | int"
+
+
+class Negate(msgspec.Struct, tag="negate"):
+    left: "Add | Negate | int"
+
+
+def calculate(tree: Add | Negate) -> None: ...
+
+
+def test_of_several_kinds_of_object_the_one_named_is_meant() -> None:
+    text = refusal(calculate, {"tree": {"type": "negate", "left": {"type": "add", "left": 1, "right": "x"}}})
+    assert text == "Invalid arguments. `tree.left.right`: expected `object | int`, got `str`."
+    signature = compile_signature(calculate, context_type=Nobody)
+    given = {"tree": {"type": "negate", "left": '{"type": "add", "left": "1", "right": 2}'}}
+    assert signature.bind(given, None)[0] == (Negate(Add(1, 2)),)
+
+
+def test_a_deep_value_with_alternatives_on_each_level_is_explained_in_bounded_time() -> None:
+    either = {"anyOf": [{"$ref": "#/$defs/L"}, {"$ref": "#/$defs/R"}]}
+    shared = {name: {"type": "object", "properties": {"a": either}, "required": [name]} for name in "LR"}
+    value: Any = {}
+    for _ in range(50):
+        value = {"a": value}
+    assert len([*misfits(either, value, shared, "x")]) == 51
+
+
+def test_patterns_and_mending_go_together() -> None:
+    def run(code: Annotated[str, msgspec.Meta(pattern="^[a-z]+$")], n: list[int]) -> Any:
+        return code, n
+
+    signature = compile_signature(run, context_type=Nobody)
+    assert signature.bind({"code": "a", "n": "[1]"}, None)[0] == ("a", [1])
+    with pytest.raises(BadArguments, match=r"`n`: expected `array`, got `int`. `code` does not fit its pattern"):
+        signature.bind({"code": "A", "n": 3}, None)
+
+
+async def test_a_schema_of_the_authors_own_is_treated_alike() -> None:
+    app = Server("x")
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n"]}
+
+    @app.tool(input_schema=schema)
+    def run(arguments: dict[str, Any]) -> str:
+        return repr(arguments)
+
+    client = Client(app)
+    assert (await client.call("run", {"n": "3", "s": "4"}))["content"][0]["text"] == "{'n': 3, 's': '4'}"
+    assert "n: " in failed(await client.call("run", {"n": "three"}))
+
+
+async def test_prompts_take_structured_arguments_as_text() -> None:
+    app = Server("x")
+
+    @app.prompt
+    def go(trip: Trip, days: int) -> str:
+        return f"{trip.legs[0].start} {days}"
+
+    got = await Client(app).request(
+        "prompts/get", {"name": "go", "arguments": {"trip": '{"legs": [{"start": "a", "km": 1}]}', "days": "2"}}
+    )
+    assert got["messages"][0]["content"]["text"] == "a 2"
