@@ -5,6 +5,7 @@ Everything it is asked is written down; tests change what it says by its fields.
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -44,6 +45,7 @@ class Place:
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.url = self.origin = ""
+        self.port = 0
         self.valid: dict[str, set[str]] = {}  # access tokens and their scopes
         self.refreshable: set[str] = set()
         self.clients: set[str] = set()
@@ -177,11 +179,12 @@ def _bytes(said: Said) -> bytes:
 
 
 @asynccontextmanager
-async def guarded() -> AsyncIterator[Place]:
-    """The place, listening."""
+async def guarded(name: str | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Place]:
+    """The place, listening; with a name it believes to be at port 443 of it."""
     place = Place()
-    async with await asyncio.start_server(place.connected, "127.0.0.1", 0) as listening:
-        place.origin = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with await asyncio.start_server(place.connected, "127.0.0.1", 0, ssl=tls) as listening:
+        place.port = listening.sockets[0].getsockname()[1]
+        place.origin = f"https://{name}" if name is not None else f"http://127.0.0.1:{place.port}"
         place.url = f"{place.origin}/mcp"
         try:
             yield place
