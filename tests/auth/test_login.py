@@ -46,7 +46,9 @@ def test_a_token_is_renewed_before_it_ends(expires_at: float | None, now: float,
 
 
 def test_a_token_can_be_used_to_its_end() -> None:
-    assert Token(access_token="a", expires_at=100.0).fresh(99.0, early=0.0)
+    assert Token(access_token="a", expires_at=100.0).usable(99.0)
+    assert not Token(access_token="a", expires_at=100.0).usable(100.0)
+    assert Token(access_token="a").usable(1e12)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ def test_a_whole_response() -> None:
     assert said == Token(access_token="a", expires_at=1060.0, refresh_token="r", scope="x y")
 
 
+def test_a_short_lived_token_is_not_renewed_at_once() -> None:
+    assert token(access_token="a", expires_in=10).fresh(1004.0)
+    assert not token(access_token="a", expires_in=10).fresh(1005.0)
+
+
 def test_the_least_a_response_may_say() -> None:
     assert token(access_token="a") == Token(access_token="a")
     assert token(access_token="a", token_type="dpop").token_type == "DPoP"

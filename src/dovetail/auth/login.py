@@ -35,10 +35,15 @@ class Token(Discreet, frozen=True, kw_only=True):
     expires_at: float | None = None
     refresh_token: str | None = None
     scope: str | None = None
+    early: float = EARLY
 
-    def fresh(self, now: float, early: float = EARLY) -> bool:
+    def fresh(self, now: float) -> bool:
+        """Whether it need not be renewed yet."""
+        return self.expires_at is None or now < self.expires_at - self.early
+
+    def usable(self, now: float) -> bool:
         """Whether it can still be used."""
-        return self.expires_at is None or now < self.expires_at - early
+        return self.expires_at is None or now < self.expires_at
 
 
 class Login(Discreet, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
-from dovetail.auth.login import Login, Registered, Token
+from dovetail.auth.login import EARLY, Login, Registered, Token
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
@@ -94,6 +94,7 @@ def read_token(answer: HttpAnswer, now: float) -> Token:
         expires_at=None if lifetime is None else now + lifetime,
         refresh_token=refresh if isinstance(refresh, str) else None,
         scope=scope if isinstance(scope, str) else None,
+        early=EARLY if lifetime is None else min(EARLY, lifetime / 2),
     )
 
 

@@ -143,7 +143,7 @@ class Driver:
         try:
             await self._renew(token.access_token)
         except LoginFailed:
-            if not token.fresh(time.time(), early=0.0):
+            if not token.usable(time.time()):
                 raise
 
     async def _renew(self, sent: str | None) -> bool:

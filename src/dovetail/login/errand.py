@@ -73,7 +73,7 @@ class Errand:
             raise LoginFailed("the authorization server's address is not one a browser should open")
         if settings.paste is not None:
             ended = await given(settings.paste, visit.url)
-            return dict(parse_qsl(urlsplit(str(ended)).query))
+            return _pasted(str(ended))
         assert self._listener is not None
         log.info("logging in at %s", clip(urlsplit(visit.url).netloc))
         try:
@@ -95,6 +95,13 @@ class Errand:
         if settings.show is None:
             raise LoginFailed("nobody can be shown the code").at(hint="pass show= to DeviceLogin")
         await given(settings.show, shown, code.code)
+
+
+def _pasted(url: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(urlsplit(url.strip()).query, max_num_fields=32))
+    except ValueError:
+        raise LoginFailed("what was pasted is no address") from None
 
 
 def _open(url: str) -> None:

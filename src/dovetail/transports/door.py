@@ -3,6 +3,7 @@
 Redirects are followed only within the origin, so that credentials never reach another.
 """
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,6 +54,7 @@ class Door:
         self.url = url
         self.inbox: Inbox | None = None
         self._authorizer = authorizer
+        self._asking: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         self._fetcher = fetcher(ca_file, cert, verify, proxy, connect_time, limits=FetchLimits(body=answer))
 
@@ -67,8 +69,8 @@ class Door:
             if reply.status in _SAME_METHOD and redirects < _REDIRECTS:
                 redirects += 1
                 self.url = self._elsewhere(reply)
-            elif authorizer is None or reply.status not in (401, 403):
-                return reply
+            elif authorizer is None or reply.status not in (401, 403) or method == "DELETE":
+                return reply  # nobody logs in to leave
             else:
                 refusals += 1
                 if not await self._challenged(authorizer, reply, own, refusals):
@@ -81,12 +83,20 @@ class Door:
         sent = own[0][1].decode("ascii").partition(" ")[2] if own else None
         if self.inbox is not None:
             self.inbox.hold()
+        work = authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+        asking = asyncio.get_running_loop().create_task(work)
+        self._asking.add(asking)
         try:
-            return await authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+            await asyncio.wait([asking])
+            if asking.cancelled():
+                raise Disconnected("the client was closed during a login")
+            return asking.result()
         except BaseException:
             reply.close()
             raise
         finally:
+            self._asking.discard(asking)
+            asking.cancel()
             if self.inbox is not None:
                 self.inbox.go_on()
 
@@ -114,7 +124,9 @@ class Door:
         return target
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and wait for no login."""
+        for asking in self._asking:
+            asking.cancel()
         await self._fetcher.close()
         if self._authorizer is not None:
             await self._authorizer.close()
