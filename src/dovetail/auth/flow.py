@@ -73,7 +73,11 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause
+class Alone(Struct, frozen=True):
+    """Go on only when no other flow of the same owner is past this point; until this one ends, none will be."""
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone
 Flow = Generator[Wish, Any, T]
 
 
