@@ -98,6 +98,14 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "Guarding a server": (
+        "Guard",
+        "JwtVerifier",
+        "IntrospectionVerifier",
+        "StaticTokens",
+        "Principal",
+        "InsufficientScope",
+    ),
     "Logging in": (
         "OAuth",
         "Bearer",
@@ -422,7 +430,7 @@ def _lineage(kind: type) -> Iterator[ast.ClassDef]:
 def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     for node in lineage:
         for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            if isinstance(member, ast.FunctionDef) and member.name in ("__init__", "__new__"):
                 return f"{name}({_arguments(member)})"
     kind = getattr(dovetail, name)
     if not issubclass(kind, Struct):

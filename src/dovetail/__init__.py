@@ -4,12 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.auth.guard import Guard as Guard
     from dovetail.auth.settings import Bearer as Bearer
     from dovetail.auth.settings import ClientCredentials as ClientCredentials
     from dovetail.auth.settings import DeviceLogin as DeviceLogin
     from dovetail.auth.settings import EnterpriseLogin as EnterpriseLogin
     from dovetail.auth.settings import OAuth as OAuth
     from dovetail.auth.settings import WorkloadIdentity as WorkloadIdentity
+    from dovetail.auth.verify import IntrospectionVerifier as IntrospectionVerifier
+    from dovetail.auth.verify import JwtVerifier as JwtVerifier
+    from dovetail.auth.verify import StaticTokens as StaticTokens
     from dovetail.client.listening import Change as Change
     from dovetail.client.rounds import Pending as Pending
     from dovetail.connect import Client as Client
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from dovetail.errors import Dismissed as Dismissed
     from dovetail.errors import Forbidden as Forbidden
     from dovetail.errors import HttpError as HttpError
+    from dovetail.errors import InsufficientScope as InsufficientScope
     from dovetail.errors import Interrupted as Interrupted
     from dovetail.errors import InvalidParams as InvalidParams
     from dovetail.errors import LoginFailed as LoginFailed
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
+    from dovetail.protocol.principal import Principal as Principal
     from dovetail.serve import Server as Server
     from dovetail.server.asking import Elicit as Elicit
     from dovetail.server.asking import ElicitUrl as ElicitUrl
@@ -129,14 +135,18 @@ _HOMES = {
     "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
+    "Guard": "dovetail.auth.guard",
     "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
     "InputRequired": "dovetail.server.asking",
+    "InsufficientScope": "dovetail.errors",
     "Interrupted": "dovetail.errors",
+    "IntrospectionVerifier": "dovetail.auth.verify",
     "InvalidParams": "dovetail.errors",
+    "JwtVerifier": "dovetail.auth.verify",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
     "LoggingMessageParams": "dovetail.wire.logs",
@@ -152,6 +162,7 @@ _HOMES = {
     "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
+    "Principal": "dovetail.protocol.principal",
     "Progress": "dovetail.server.streaming",
     "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
@@ -169,6 +180,7 @@ _HOMES = {
     "Roots": "dovetail.server.asking",
     "Sample": "dovetail.server.asking",
     "Server": "dovetail.serve",
+    "StaticTokens": "dovetail.auth.verify",
     "SyncClient": "dovetail.connect",
     "TextContent": "dovetail.wire.content",
     "Timeouts": "dovetail.protocol.limits",

@@ -68,6 +68,11 @@ class Server(framework.Server):
         """The server as an ASGI application, for any ASGI server or mounted in another application."""
         from dovetail.transports.asgi import Endpoint
 
+        guard = None
+        if self.auth is not None:
+            from dovetail.login.porter import porter_for
+
+            guard = porter_for(self.auth, path, public_url, allowed_hosts)
         return Endpoint(
             self,
             path=path,
@@ -80,6 +85,7 @@ class Server(framework.Server):
             health=health,
             old_sse=old_sse,
             authenticate=authenticate,
+            guard=guard,
             on_start=self.start,
             on_stop=self.stop,
         )
@@ -130,7 +136,7 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
-    _check_reach(host, anonymous or options.get("authenticate") is not None)
+    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     server.asgi(**options)  # a wrong option shows before anything is announced
@@ -152,7 +158,7 @@ def run_http(
 def _check_reach(host: str, allowed: bool) -> None:
     if host not in LOOPBACK and not allowed:
         raise ValueError(
-            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
+            f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
             "if that is meant"
         )
 

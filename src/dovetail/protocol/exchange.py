@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from dovetail.errors import InvalidParams
 from dovetail.protocol.downgrade import notice
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
@@ -29,7 +30,7 @@ class Caller(Struct):
     stateless: bool
     capabilities: ClientCapabilities = NO_CAPABILITIES
     level: int | None = None  # the least severity wanted; None: no log messages at all
-    principal: str | None = None
+    principal: Principal | None = None
     client: Implementation | None = None
 
 
@@ -103,6 +104,10 @@ class Service(Protocol):
 
     def capabilities(self) -> ServerCapabilities:
         """What the server offers now."""
+        ...
+
+    def readable(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of changes to a resource."""
         ...
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:

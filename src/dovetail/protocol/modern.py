@@ -17,6 +17,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange
 from dovetail.protocol.headers import decode_value
+from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
@@ -58,7 +59,7 @@ class Modern:
         self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
 
     def admit(
-        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: str | None = None
+        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> Exchange:
         """The exchange a request opens; headers are None where the transport has none."""
         params: dict[str, Any] = message.get("params") or {}
