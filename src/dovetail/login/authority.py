@@ -18,9 +18,9 @@ from dovetail.auth.server.issuing import Issuing, OwnTokens
 from dovetail.auth.server.store import Client, Shelf, Store
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, failure
-from dovetail.login.driver import is_public
 from dovetail.login.errands import Errands
 from dovetail.login.sqlite import SqliteStore
+from dovetail.login.web import is_public
 from dovetail.protocol.http import LOOPBACK, Gate, Refusal, collect
 from dovetail.protocol.principal import Principal
 
