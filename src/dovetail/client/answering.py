@@ -114,8 +114,8 @@ class Answering:
 
 def _typed(params: Any, kind: type[Any], method: str) -> Any:
     try:
-        if isinstance(params, dict):
-            return convert(params, kind)
+        if params is None or isinstance(params, dict):
+            return convert(params or {}, kind)
         return body(params, kind, method)
     except ResultError as exc:
         raise InvalidParams(f"Invalid params: {exc}") from None

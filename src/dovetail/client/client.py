@@ -6,6 +6,7 @@ by many tasks, and called from the loops of other threads; its work is done on t
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
@@ -97,6 +98,7 @@ class Client:
         self._mailbox = Mailbox(self.limits.waiting)
         self._listeners: set[Listening] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
         self._requesting = Requesting(
             name,
@@ -158,10 +160,12 @@ class Client:
     async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Do something on the loop this client lives on."""
         loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.is_closed():
+        process = os.getpid()
+        if self._loop is None or self._loop.is_closed() or self._process != process:
             if self._loop is not None:
                 self._keeper.abandon()
-            self._loop = loop
+                self._requesting.forget()
+            self._loop, self._process = loop, process
         if self._loop is loop:
             return await work(*args)
         if not self._loop.is_running():
@@ -443,7 +447,9 @@ class Client:
             resources_list_changed=resources,
             resource_subscriptions=[*uris] or None,
         )
-        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here)
+        return Listening(
+            self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
+        )
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""

@@ -260,17 +260,19 @@ class Post:
 
     async def close(self) -> None:
         """End the session and close every connection."""
-        if self._ended is None:
-            self._ended = Disconnected("the client was closed")
-            if self._session is not None:
-                with contextlib.suppress(MCPError, TimeoutError):
-                    async with asyncio.timeout(_LEAVING):
-                        (await self._door.send("DELETE", [_BOTH, *self._own])).close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._door.close()
+        try:
+            if self._ended is None:
+                self._ended = Disconnected("the client was closed")
+                if self._session is not None:
+                    with contextlib.suppress(MCPError, TimeoutError):
+                        async with asyncio.timeout(_LEAVING):
+                            (await self._door.send("DELETE", [_BOTH, *self._own])).close()
+        finally:  # also when whoever closes it does not wait for the server
+            for task in tuple(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._door.close()
 
     def _lose(self, why: str) -> None:
         if self._ended is None:
