@@ -105,6 +105,10 @@ GROUPS = {
         "StaticTokens",
         "Principal",
         "InsufficientScope",
+        "AuthorizationServer",
+        "Upstream",
+        "Provider",
+        "known_client",
     ),
     "Logging in": (
         "OAuth",

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dovetail.auth.guard import Guard as Guard
+    from dovetail.auth.server.authority import known_client as known_client
+    from dovetail.auth.server.upstream import Provider as Provider
+    from dovetail.auth.server.upstream import Upstream as Upstream
     from dovetail.auth.settings import Bearer as Bearer
     from dovetail.auth.settings import ClientCredentials as ClientCredentials
     from dovetail.auth.settings import DeviceLogin as DeviceLogin
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.login.authority import AuthorizationServer as AuthorizationServer
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
@@ -105,6 +109,7 @@ _HOMES = {
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
+    "AuthorizationServer": "dovetail.login.authority",
     "Bearer": "dovetail.auth.settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
@@ -167,6 +172,7 @@ _HOMES = {
     "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
+    "Provider": "dovetail.auth.server.upstream",
     "RateLimited": "dovetail.errors",
     "ReadResourceResult": "dovetail.wire.resources",
     "RequestTimeout": "dovetail.errors",
@@ -190,7 +196,9 @@ _HOMES = {
     "ToolReport": "dovetail.server.lint",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
+    "Upstream": "dovetail.auth.server.upstream",
     "WorkloadIdentity": "dovetail.auth.settings",
+    "known_client": "dovetail.auth.server.authority",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "tool": "dovetail.server.marks",
