@@ -49,6 +49,7 @@ class Sessions:
         # What a version header may name.
         self._named = frozenset(one.encode() for one in service.revisions if not stateless(one))
         self.stateful = stateful and bool(self._named)
+        self._unnamed = None if self.stateful else UNNAMED_HTTP.encode()  # a session knows its own
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
@@ -255,12 +256,12 @@ class Sessions:
 
     def _session(self, request: Request) -> Session:
         headers, principal = request.headers, request.principal
-        version = headers.get(VERSION_HEADER)
+        version = headers.get(VERSION_HEADER, self._unnamed)
         if version is not None and version not in self._named:
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
         now = asyncio.get_running_loop().time()
         if not self.stateful:
-            revision = UNNAMED_HTTP if version is None else version.decode("latin-1")
+            revision = None if version is None else version.decode("latin-1")
             return Session("", legacy.assumed(revision, principal), None, now)
         id = headers.get(SESSION_HEADER)
         if id is None:
