@@ -243,7 +243,7 @@ class Post:
         if request.stateless or request.method == "initialize" or self._ended is not None:
             return None
         notice = request.cancellation(reason)
-        self._spawn(self._try(self.tell(notice)))
+        self._spawn(self._tell_quietly(notice))
         return notice
 
     async def settled(self, revision: str) -> None:
@@ -283,9 +283,9 @@ class Post:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _tell_quietly(self, body: bytes) -> None:
         with contextlib.suppress(MCPError):
-            await work
+            await self.tell(body)
 
 
 def _sessionless(status: int, told: Incoming | MCPError) -> bool:
