@@ -105,8 +105,15 @@ async def test_a_process_that_never_speaks(era: Any) -> None:
 
 
 async def test_a_port_that_takes_connections_and_reads_nothing() -> None:
+    over = asyncio.Event()
+    gone: list[asyncio.Task[Any]] = []
+
     async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(30)
+        task = asyncio.current_task()
+        assert task is not None
+        gone.append(task)
+        await over.wait()
+        writer.close()
 
     server = await asyncio.start_server(ignore, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -115,3 +122,5 @@ async def test_a_port_that_takes_connections_and_reads_nothing() -> None:
             async with asyncio.timeout(10):
                 await Client(at, timeouts=SHORT).connect()
     server.close()
+    over.set()
+    await asyncio.wait(gone)
