@@ -73,6 +73,8 @@ GROUPS = {
         "prompt",
         "Limits",
         "Lifetime",
+        "Transform",
+        "Argument",
         "ToolReport",
         "Finding",
     ),
