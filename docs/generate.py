@@ -73,6 +73,8 @@ GROUPS = {
         "prompt",
         "Limits",
         "Lifetime",
+        "Transform",
+        "Argument",
         "ToolReport",
         "Finding",
     ),
@@ -451,7 +453,7 @@ def _field(node: ast.AnnAssign) -> str:
         return text
     value = node.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        value = next(keyword.value for keyword in value.keywords if keyword.arg == "default")
+        value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
     return f"{text} = {ast.unparse(value)}"
 
 

@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from dovetail.server.offload import Offload as Offload
     from dovetail.server.options import Lifetime as Lifetime
     from dovetail.server.streaming import Progress as Progress
+    from dovetail.server.transforms import Argument as Argument
+    from dovetail.server.transforms import Transform as Transform
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
+    "Argument": "dovetail.server.transforms",
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
@@ -194,6 +197,7 @@ _HOMES = {
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
     "ToolReport": "dovetail.server.lint",
+    "Transform": "dovetail.server.transforms",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
     "Upstream": "dovetail.auth.server.upstream",

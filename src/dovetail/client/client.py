@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -25,10 +25,11 @@ from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.mounting import Mountable
 from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
-from dovetail.wire.incoming import body
+from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 from dovetail.wire.methods import METHODS
@@ -80,6 +81,7 @@ class Client:
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
+        self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.taps: list[Tap] = []  # told of every message, as long as they stand here
         self._dial = dial
         self._key = key
@@ -122,6 +124,28 @@ class Client:
         self._middleware.append(function)
         self._requesting.surround(self._middleware, self._caller)
         return function
+
+    def mountable(self) -> Mountable:
+        """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
+
+        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        """
+        from dovetail.client.forwarding import Forwarding
+
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+
+    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+        self._answering.relay = questions
+        if self._on_log is None:
+            self.log_relay = logs
+        level = self._identity.level or ("info" if self._on_log is None else None)
+        given = self._identity.capabilities
+        told = self._answering.capabilities()
+        self._identity = replace(
+            self._identity,
+            level=level,
+            capabilities=replace(told, experimental=given.experimental, extensions=given.extensions),
+        )
 
     def _caller(self) -> Caller:
         return Caller(
@@ -224,6 +248,8 @@ class Client:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
+        elif method == "notifications/message" and self.log_relay is not None:
+            self.log_relay(plain(params))
         elif method == "notifications/message" and self._on_log is not None:
             with contextlib.suppress(ResultError):
                 self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))

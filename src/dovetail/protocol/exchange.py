@@ -78,6 +78,10 @@ class Exchange(Struct, eq=False):
         return token
 
 
+class Whole(bytes):
+    """A result as another server of the same revision said it: nothing is to be added."""
+
+
 class Listener(Protocol):
     """Someone who wants to hear of changes."""
 

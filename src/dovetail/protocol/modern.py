@@ -15,7 +15,7 @@ from dovetail.errors import (
     UnsupportedRevision,
     clip,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
@@ -80,7 +80,10 @@ class Modern:
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
-        own = not isinstance(result, bytes) and (result.meta is not None or result.result_type is not None)
+        if isinstance(result, bytes):
+            own = type(result) is Whole
+        else:
+            own = result.meta is not None or result.result_type is not None
         body = result if isinstance(result, bytes) else encode(self._stamped(result) if own else result)
         if len(body) > self._result_limit and exchange.method == "tools/call":
             raise InternalError(f"The result is larger than {self._result_limit} bytes")

@@ -264,6 +264,11 @@ class Offers:
         """Say that a resource has new contents. From any task or thread."""
         self.changes.publish(topics.UPDATED, uri)
 
+    def heard(self, method: str, uri: str | None) -> None:
+        """A server mounted here has changed."""
+        self._pages.clear()
+        self.changes.publish(method, uri)
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)

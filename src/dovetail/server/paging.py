@@ -57,6 +57,11 @@ class Pages:
                 encoded[key] = known
         return known
 
+    def made(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime) -> Result:
+        """The page an exchange asks for of a list that is put together for it."""
+        cursor = convert(exchange.params, PaginatedParams).cursor
+        return self._make(exchange.method, cursor, items, field, shape, life)
+
     def _make(
         self, method: str, cursor: str | None, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime
     ) -> Result:

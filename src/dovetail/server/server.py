@@ -6,7 +6,7 @@ No author's function can end the server or disturb another call: whatever it rai
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -28,6 +28,7 @@ from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.mounting import Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
@@ -47,7 +48,7 @@ from dovetail.server.threads import Threads
 from dovetail.server.tool import error_result
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
-from dovetail.wire.lifecycle import DiscoverResult, Implementation
+from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
@@ -57,7 +58,9 @@ from dovetail.wire.subscriptions import ListenParams, ListenResult, Subscription
 from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
+    from dovetail.server.mount import Mounts
     from dovetail.server.offload import Offload
+    from dovetail.server.transforms import Transform
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
@@ -118,6 +121,7 @@ class Server(Offers):
         self.debug = debug
         self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
+        self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
         self._running: set[Exchange] = set()
         self._calls: Counter[str] = Counter()
@@ -127,6 +131,7 @@ class Server(Offers):
         self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
         self._lifespan = lifespan
+        self.mounts: Mounts | None = None  # once something is mounted
         self._life: Life | None = None
         self._middleware: list[Middleware] = []
         self._work: dict[str, Call] = {
@@ -159,10 +164,71 @@ class Server(Offers):
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
+    def mount(
+        self,
+        target: Any,
+        prefix: str = "",
+        *,
+        transforms: "Mapping[str, Transform] | None" = None,
+        tags: Collection[str] = (),
+    ) -> Callable[[], None]:
+        """Offer what another server offers, now and later; call what is returned to stop.
+
+        target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
+        `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
+        home; with `tags`, only what has one of them is offered.
+        """
+        from dovetail.server.mount import Mounts
+
+        if self.mounts is None:
+            self.mounts = Mounts(self, self._work)
+            self._work = self.mounts.work
+            self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
+        if isinstance(target, Server) and not target._shares_secrets:
+            target._sealer = self._sealer  # so that any worker of this server opens what another sealed
+        return self.mounts.add(target.mountable(), prefix, transforms or {}, tags)
+
+    def mountable(self) -> Mountable:
+        """This server as another one mounts it."""
+        from dovetail.server.mount import Local
+
+        return Local(self)
+
+    def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]:
+        """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
+        items = self._registered(kind)
+        if self._rules is not None:
+            items = self._rules.shown(kind, items, exchange.caller.principal) or items
+        return {name: one.declaration for name, one in items.items()}
+
+    def has(self, kind: Kind, name: str) -> bool:
+        """Whether something is registered here under a name, or a URI leads to it."""
+        if kind != "resource":
+            return name in self._registered(kind)
+        return name in self._resources or any(one.template.match(name) for one in self._templates_by_precision)
+
+    def _registered(self, kind: Kind) -> Mapping[str, Any]:
+        return self._templates if kind == "resource template" else self._registry(kind)
+
+    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
+        """One page of a list put together elsewhere."""
+        return self._pages.made(exchange, items, field, shape, self._lifetime(exchange.method))
+
+    async def work_on(self, exchange: Exchange) -> Result | bytes:
+        """What this server makes of an exchange that another one has taken in."""
+        return await self._chains[exchange.method](exchange)
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is offered now."""
+        own = super().capabilities()
+        return own if self.mounts is None else self.mounts.capabilities(own)
+
     # Life
 
     async def start(self) -> None:
         """Enter the lifespan, if there is one; serving does it by itself."""
+        if self.mounts is not None:
+            await self.mounts.start()
         if self._lifespan is not None and self._life is None:
             self._life = Life(self._lifespan)
         if self._life is not None:
@@ -181,6 +247,8 @@ class Server(Offers):
         if self._life is not None:
             await self._life.leave()
             self._life = None
+        if self.mounts is not None:
+            await self.mounts.stop()
         self.closing = False
 
     async def _finished(self, patience: float) -> None:
