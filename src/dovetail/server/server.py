@@ -198,7 +198,8 @@ class Server(Offers):
         """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
         items = self._registered(kind)
         if self._rules is not None:
-            items = self._rules.shown(kind, items, exchange.caller.principal) or items
+            shown = self._rules.shown(kind, items, exchange.caller.principal)
+            items = items if shown is None else shown
         return {name: one.declaration for name, one in items.items()}
 
     def has(self, kind: Kind, name: str) -> bool:
