@@ -454,6 +454,8 @@ def _field(node: ast.AnnAssign) -> str:
     value = node.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
+        if ast.unparse(value) in ("dict", "list"):
+            return f"{text} = {'{}' if ast.unparse(value) == 'dict' else '[]'}"
     return f"{text} = {ast.unparse(value)}"
 
 
@@ -483,7 +485,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
-    given.args = [one for one in given.args if one.arg != "self"]
+    given.args = [one for one in given.args if one.arg not in ("self", "cls")]
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

@@ -8,15 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
-from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now, SignIn, Stranger
-from dovetail.errors import TransportError
+from dovetail.auth.flow import Alone, Flow, HttpCall, Now, SignIn, Stranger
+from dovetail.login.web import answered
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher
 
 _DOCUMENT: Final = 256 * 1024
-_TIME: Final = 5.0
 
 T = TypeVar("T")
 
@@ -52,9 +50,9 @@ class Errands:
                     case Now():
                         answer = time.time()
                     case HttpCall():
-                        answer = await self._call(wish, self._settle())
+                        answer = await answered(self._settle(), wish)
                     case Stranger() if self._strangers is not None:
-                        answer = await self._call(HttpCall(url=wish.url), self._settle(screened=True))
+                        answer = await answered(self._settle(screened=True), HttpCall(url=wish.url))
                     case Alone():
                         self._settle()
                         answer = await held.enter_async_context(self._alone)
@@ -67,21 +65,6 @@ class Errands:
         """A step in a thread; one flow at a time, for flows know nothing of threads."""
         async with self._turn:
             return await asyncio.to_thread(_step, flow, answer)
-
-    async def _call(self, call: HttpCall, fetcher: Fetcher) -> HttpAnswer:
-        """What came back; status 0 if nothing did, or nothing that could be read."""
-        parts = urlsplit(call.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            return HttpAnswer(0)
-        headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
-        try:
-            async with asyncio.timeout(_TIME):
-                reply = await fetcher.fetch(call.method, call.url, headers, call.body)
-                body = await reply.read()
-        except (TransportError, TimeoutError, ValueError):
-            return HttpAnswer(0)
-        found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
-        return HttpAnswer(reply.status, found, body)
 
     def _settle(self, *, screened: bool = False) -> Fetcher:
         """The connections of the loop that is running."""
