@@ -24,7 +24,12 @@ def test_by_secret() -> None:
     world = guarded()
     login = world.run(by_credentials(SERVER, SCOPED, ClientCredentials(client_id="me", client_secret="s"), None))
     (call,) = world.sent_to(TOKEN)
-    assert form(call) == {"grant_type": "client_credentials", "resource": SERVER, "scope": "a b"}
+    assert form(call) == {
+        "grant_type": "client_credentials",
+        "resource": SERVER,
+        "scope": "a b",
+        "client_id": "me",
+    }
     assert call.headers["authorization"].startswith("Basic ")
     assert login.token == Token(access_token="the-token", expires_at=1060.0)
     assert not world.visited
@@ -97,6 +102,7 @@ def test_by_the_companys_identity_provider() -> None:
         "assertion": "grant",
         "resource": SERVER,
         "scope": "a b",
+        "client_id": "me",
     }
 
 

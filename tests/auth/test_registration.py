@@ -1,6 +1,7 @@
 """Who a client is to an authorization server: the order of the ways, and what is never shown to another."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,10 +26,11 @@ def found(
     known: Registered | None = None,
     world: World | None = None,
     redirect: str = REDIRECT,
+    scopes: Sequence[str] = (),
     **changes: Any,
 ) -> tuple[Registered, list[dict[str, Any]]]:
     world = world or World({f"{ISSUER}/register": answer({"client_id": "new"}, 201)})
-    client = world.run(identify(described(**changes), settings, known, redirect))
+    client = world.run(identify(described(**changes), settings, known, redirect, scopes))
     return client, [json.loads(call.body) for call in world.calls]
 
 
@@ -61,8 +63,8 @@ def test_then_an_earlier_registration() -> None:
     ],
 )
 def test_else_a_new_one(other: Registered | None) -> None:
-    client, sent = found(OAuth(scopes=["a", "b"], client_name="me"), other)
-    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT])
+    client, sent = found(OAuth(client_name="me"), other, scopes=["a", "b"])
+    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT], scopes=["a", "b"])
     assert sent == [
         {
             "client_name": "me",
@@ -74,6 +76,14 @@ def test_else_a_new_one(other: Registered | None) -> None:
             "scope": "a b",
         }
     ]
+
+
+def test_a_client_that_wants_more_scopes_than_it_was_registered_with_is_registered_anew() -> None:
+    known = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
+    assert found(OAuth(), known, scopes=["b"])[0].client_id == "earlier"
+    client, sent = found(OAuth(), known, scopes=["b", "c"])
+    assert (client.client_id, sent[0]["scope"]) == ("new", "b c")
+    assert "scope" not in found(OAuth())[1][0]
 
 
 def test_a_client_on_the_web_says_so() -> None:

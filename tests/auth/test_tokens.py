@@ -32,7 +32,7 @@ def client(method: str = "none", secret: str | None = None) -> Registered:
 
 def test_by_basic_authentication_each_half_is_encoded_by_itself() -> None:
     fields, headers = prove(client("client_secret_basic", "p/w d:é"), {"a": "b"})
-    assert fields == {"a": "b"}
+    assert fields == {"a": "b", "client_id": "me:1"}
     scheme, _, value = headers["authorization"].partition(" ")
     assert (scheme, b64decode(value)) == ("Basic", b"me%3A1:p%2Fw%20d%3A%C3%A9")
 

@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
 
 class Said(NamedTuple):
-    """One HTTP reply."""
+    """One HTTP reply; bytes are a page, anything else is JSON."""
 
     status: int
     body: Any = None
@@ -171,11 +171,11 @@ class Place:
 
 
 def _bytes(said: Said) -> bytes:
-    body = b"" if said.body is None else json.dumps(said.body).encode()
-    head = "".join(f"{name}: {value}\r\n" for name, value in said.headers.items())
-    return (
-        f"HTTP/1.1 {said.status} X\r\ncontent-type: application/json\r\n{head}content-length: {len(body)}\r\n\r\n"
-    ).encode() + body
+    page = isinstance(said.body, bytes)
+    body: bytes = said.body if page else b"" if said.body is None else json.dumps(said.body).encode()
+    headers = {"content-type": "text/html" if page else "application/json"} | said.headers
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {said.status} X\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 @asynccontextmanager

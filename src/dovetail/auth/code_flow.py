@@ -34,8 +34,8 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login 
     _check_code_flow(server)
     earlier = known.client if known is not None else None
     redirect_uri: str = yield RedirectUri(earlier.redirect_uris if earlier is not None else ())
-    client = yield from identify(server, settings, earlier, redirect_uri)
     scopes = choose_scopes(challenge, document, server, settings, known)
+    client = yield from identify(server, settings, earlier, redirect_uri, scopes or ())
     key = _key(settings, challenge, document, known)
     resource = document.resource if document is not None else _canonical(server_url)
     code, verifier = yield from _authorize(server, client, redirect_uri, resource, scopes)

@@ -96,8 +96,8 @@ def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, know
     if endpoint is None or ending is None or not (secure(endpoint) and secure(ending)):
         raise LoginFailed("the authorization server does not offer logins on another device")
     earlier = known.client if known is not None else None
-    client = yield from identify(server, settings, earlier, "http://127.0.0.1/", _DEVICE)
     scopes = choose_scopes(challenge, document, server, settings, known)
+    client = yield from identify(server, settings, earlier, "http://127.0.0.1/", scopes or (), _DEVICE)
     resource = document.resource if document is not None else server_url
     form, headers = prove(client, {"resource": resource} | _scope(scopes))
     answer = yield from post_form(endpoint, form | {"client_id": client.client_id}, headers)

@@ -3,6 +3,7 @@
 spec: client-registration
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dovetail.auth.documents import AuthorizationServer, secure
@@ -20,25 +21,31 @@ def identify(
     settings: OAuth | DeviceLogin,
     known: Registered | None,
     redirect_uri: str,
+    scopes: Sequence[str],
     grant: str = "authorization_code",
 ) -> Flow[Registered]:
-    """The identity to use with this server; one registered with another is never used."""
+    """The identity to use with this server; one registered with another is never used.
+
+    Some servers let a client ask only for scopes it was registered with, so one that wants more is registered anew.
+    """
     if settings.client_id is not None:
         return _given(server, settings)
     if settings.client_metadata_url is not None and server.client_id_metadata_document_supported:
         return Registered(issuer=server.issuer, client_id=settings.client_metadata_url, redirect_uris=[redirect_uri])
-    if known is not None and _usable(known, server) and redirect_uri in known.redirect_uris:
+    if known is not None and _usable(known, server, redirect_uri, scopes):
         return known
     endpoint = server.registration_endpoint
     if endpoint is None or not secure(endpoint):
         raise LoginFailed(f"{clip(server.issuer)} does not let clients register themselves").at(
             hint="register one there by hand and pass auth=OAuth(client_id=...)"
         )
-    return (yield from _register(server, endpoint, settings, redirect_uri, grant))
+    return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant))
 
 
-def _usable(known: Registered, server: AuthorizationServer) -> bool:
-    return known.issuer == server.issuer and not known.given and not known.refused
+def _usable(known: Registered, server: AuthorizationServer, redirect_uri: str, scopes: Sequence[str]) -> bool:
+    if known.issuer != server.issuer or known.given or known.refused:
+        return False
+    return redirect_uri in known.redirect_uris and set(scopes) <= set(known.scopes)
 
 
 def _given(server: AuthorizationServer, settings: OAuth | DeviceLogin) -> Registered:
@@ -72,7 +79,12 @@ def choose_method(server: AuthorizationServer, has_secret: bool, wanted: str | N
 
 
 def _register(
-    server: AuthorizationServer, endpoint: str, settings: OAuth | DeviceLogin, redirect_uri: str, grant: str
+    server: AuthorizationServer,
+    endpoint: str,
+    settings: OAuth | DeviceLogin,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    grant: str,
 ) -> Flow[Registered]:
     """spec: client-registration#dynamic-client-registration"""
     offered = server.token_endpoint_auth_methods_supported
@@ -85,8 +97,8 @@ def _register(
         "token_endpoint_auth_method": wanted,
         "application_type": "native" if _local(redirect_uri) else "web",
     }
-    if settings.scopes:
-        document["scope"] = " ".join(settings.scopes)
+    if scopes:
+        document["scope"] = " ".join(scopes)
     answer = yield from post_json(endpoint, document)
     said = answer.json() or {}
     client_id, secret = said.get("client_id"), said.get("client_secret")
@@ -101,6 +113,7 @@ def _register(
         client_secret=secret if isinstance(secret, str) else None,
         method=given if isinstance(given, str) else (choose_method(server, True) if secret else "none"),
         redirect_uris=[redirect_uri],
+        scopes=[*scopes],
     )
 
 

@@ -63,6 +63,8 @@ def prove(
     match client.method:
         case "client_secret_basic" if client.client_secret is not None:
             pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+            # Servers of the official SDK look the client up by the form, however it proves who it is.
+            form["client_id"] = client.client_id
             return form, {"authorization": "Basic " + b64encode(pair.encode()).decode("ascii")}
         case "client_secret_post" if client.client_secret is not None:
             return form | {"client_id": client.client_id, "client_secret": client.client_secret}, {}
