@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
+    from dovetail.protocol.web import WebReply as WebReply
+    from dovetail.protocol.web import WebRequest as WebRequest
     from dovetail.serve import Server as Server
     from dovetail.server.asking import Elicit as Elicit
     from dovetail.server.asking import ElicitUrl as ElicitUrl
@@ -182,6 +184,8 @@ _HOMES = {
     "Transform": "dovetail.server.transforms",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
+    "WebReply": "dovetail.protocol.web",
+    "WebRequest": "dovetail.protocol.web",
     "WorkloadIdentity": "dovetail.auth.settings",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
