@@ -75,6 +75,8 @@ GROUPS = {
         "Lifetime",
         "Transform",
         "Argument",
+        "WebRequest",
+        "WebReply",
         "ToolReport",
         "Finding",
     ),

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
     from dovetail.protocol.principal import Principal as Principal
+    from dovetail.protocol.web import WebReply as WebReply
+    from dovetail.protocol.web import WebRequest as WebRequest
     from dovetail.serve import Server as Server
     from dovetail.server.asking import Elicit as Elicit
     from dovetail.server.asking import ElicitUrl as ElicitUrl
@@ -201,6 +203,8 @@ _HOMES = {
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
     "Upstream": "dovetail.auth.server.upstream",
+    "WebReply": "dovetail.protocol.web",
+    "WebRequest": "dovetail.protocol.web",
     "WorkloadIdentity": "dovetail.auth.settings",
     "known_client": "dovetail.auth.server.authority",
     "prompt": "dovetail.server.marks",
