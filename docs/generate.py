@@ -1,15 +1,18 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings, those of guide/types.md from what the code makes of types, and those
-of schemas.md from the rules.
+the public names and their docstrings, those of guide/types.md from what the code makes of types, those
+of schemas.md from the rules, and those of performance.md from the results the benchmark last published.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
 
 import ast
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import dovetail
 from dovetail import errors
@@ -70,6 +73,10 @@ GROUPS = {
         "prompt",
         "Limits",
         "Lifetime",
+        "Transform",
+        "Argument",
+        "WebRequest",
+        "WebReply",
         "ToolReport",
         "Finding",
     ),
@@ -94,6 +101,18 @@ GROUPS = {
         "Prompt",
         "ReadResourceResult",
         "GetPromptResult",
+    ),
+    "Guarding a server": (
+        "Guard",
+        "JwtVerifier",
+        "IntrospectionVerifier",
+        "StaticTokens",
+        "Principal",
+        "InsufficientScope",
+        "AuthorizationServer",
+        "Upstream",
+        "Provider",
+        "known_client",
     ),
     "Logging in": (
         "OAuth",
@@ -169,7 +188,88 @@ def pages() -> dict[Path, str]:
         DOCS / "reference.md": reference(),
         DOCS / "guide" / "types.md": types(),
         DOCS / "schemas.md": schemas(),
+        DOCS / "performance.md": performance(),
     }
+
+
+def performance() -> str:
+    """The page on performance, with the published results."""
+    published = json.loads((DOCS.parent / "bench/results/published.json").read_text(encoding="utf-8"))
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    for name, table in (
+        ("versions", _versions(published)),
+        ("calls", _calls(published["scenes"])),
+        ("still", _still(published["still"])),
+        ("limits", _verdicts(published["verdicts"])),
+    ):
+        text = _replaced(text, name, table)
+    return text
+
+
+def _versions(published: dict[str, Any]) -> str:
+    machine, plan = published["machine"], published["plan"]
+    foreign = median(one["foreign"] for cast in published["scenes"].values() for one in cast.values())
+    about = {
+        "date": published["date"],
+        "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
+        "plan": f"{plan['rounds']} rounds of {plan['seconds']} s",
+        "other work on the machine": f"{foreign:.1f} of {machine['cores']} cores, in the median",
+    }
+    rows = [[name, str(value)] for name, value in (about | published["versions"]).items()]
+    return _table(["", ""], rows)
+
+
+def _calls(scenes: dict[str, Any]) -> str:
+    """CPU microseconds per call: ours, the least of the floors, and each peer."""
+    peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
+    rows = [
+        [
+            f"`{scene}`",
+            _micros(cast.get("dovetail")),
+            _micros(min((one for name, one in cast.items() if name.startswith("floor")), key=_cpu, default=None)),
+            *(_micros(cast.get(name)) for name in peers),
+        ]
+        for scene, cast in scenes.items()
+    ]
+    return _table(["scene", "dovetail", "best floor", *peers], rows)
+
+
+def _cpu(figures: dict[str, Any]) -> float:
+    return figures["cpu_us"]
+
+
+def _micros(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return ""
+    return f"{figures['cpu_us']:.1f}" if figures["cpu_us"] < 100 else f"{figures['cpu_us']:,.0f}"
+
+
+def _still(still: dict[str, Any]) -> str:
+    """What is measured at rest, a column for each implementation."""
+    names = [name for name in still["memory"] if name in still["spawn"]]
+    fields = [("idle_stdio", "idle on stdio, MB", 2**20), ("idle_http", "idle on HTTP, MB", 2**20),
+              ("per_session", "one idle session, KB", 2**10)]  # fmt: skip
+    rows = [["spawn to first answer, CPU ms", *(f"{still['spawn'][name]['cpu_ms']:.0f}" for name in names)]]
+    for field, label, unit in fields:
+        found = [still["memory"][name].get(field) for name in names]
+        rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in found)])
+    imports = {name: one["cpu_ms"] for name, one in still["import"].items()}
+    rows.append(["import, CPU ms", *(f"{imports[name]:.0f}" if name in imports else "" for name in names)])
+    floor = f"`import asyncio, msgspec` takes {imports['floor']:.0f} ms, an empty Python {imports['python']:.0f}."
+    return f"{_table(['', *names], rows)}\n\n{floor}"
+
+
+def _verdicts(verdicts: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            f"`{one['name']}`",
+            f"{one['ratio']:.2f}",
+            f"at most {one['most']:g}" if one["most"] is not None else f"at least {one['least']:g}",
+            YES if one["good"] else "**missed**",
+        ]
+        for one in verdicts
+    ]
+    return _table(["ratio", "found", "wanted", ""], rows)
 
 
 def schemas() -> str:
@@ -338,7 +438,7 @@ def _lineage(kind: type) -> Iterator[ast.ClassDef]:
 def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     for node in lineage:
         for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            if isinstance(member, ast.FunctionDef) and member.name in ("__init__", "__new__"):
                 return f"{name}({_arguments(member)})"
     kind = getattr(dovetail, name)
     if not issubclass(kind, Struct):
@@ -355,7 +455,9 @@ def _field(node: ast.AnnAssign) -> str:
         return text
     value = node.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        value = next(keyword.value for keyword in value.keywords if keyword.arg == "default")
+        value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
+        if ast.unparse(value) in ("dict", "list"):
+            return f"{text} = {'{}' if ast.unparse(value) == 'dict' else '[]'}"
     return f"{text} = {ast.unparse(value)}"
 
 
@@ -385,7 +487,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
-    given.args = [one for one in given.args if one.arg != "self"]
+    given.args = [one for one in given.args if one.arg not in ("self", "cls")]
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

@@ -9,6 +9,7 @@ A reaction is a value, or a function of the message that returns or awaits one:
     dict        the result of the request
     Failure     an error response
     bytes       written as they are (over HTTP: the whole reply, head included)
+    generator   an asynchronous one, over HTTP: the pieces of the whole reply, after which the connection is closed
     Messages    several messages in order; over HTTP an event stream
     SILENCE     nothing at all
     CLOSE, RST  the connection is closed, or reset
@@ -192,6 +193,11 @@ async def _web(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamW
         if reply in (CLOSE, RST):
             hang_up(writer, reset=reply is RST)
             return
+        if isinstance(reply, AsyncIterator):
+            async for piece in reply:
+                writer.write(piece)
+                await writer.drain()
+            return
         for piece in reply if isinstance(reply, list) else [reply]:
             writer.write(piece)
             await writer.drain()
@@ -217,7 +223,7 @@ async def _reply(play: Play, method: str, body: bytes) -> Any:
         return streamed(reaction, {}) if isinstance(reaction, Messages) else reaction
     message = json.loads(body)
     reaction = await play.reaction(message)
-    if isinstance(reaction, bytes) or any(reaction is one for one in (SILENCE, CLOSE, RST)):
+    if isinstance(reaction, bytes | AsyncIterator) or any(reaction is one for one in (SILENCE, CLOSE, RST)):
         return reaction
     if "id" not in message or "method" not in message:
         return http(b"", status=202)

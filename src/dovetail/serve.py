@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, Self
 
 from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
@@ -68,6 +68,11 @@ class Server(framework.Server):
         """The server as an ASGI application, for any ASGI server or mounted in another application."""
         from dovetail.transports.asgi import Endpoint
 
+        guard = None
+        if self.auth is not None:
+            from dovetail.login.porter import porter_for
+
+            guard = porter_for(self.auth, path, public_url, allowed_hosts)
         return Endpoint(
             self,
             path=path,
@@ -80,9 +85,55 @@ class Server(framework.Server):
             health=health,
             old_sse=old_sse,
             authenticate=authenticate,
+            guard=guard,
             on_start=self.start,
             on_stop=self.stop,
         )
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Any,
+        *,
+        name: str | None = None,
+        client: Any = None,
+        url: str | None = None,
+        headers: Any = None,
+        include: Any = None,
+        names: Mapping[str, str] | None = None,
+        max_reply: int = 4 * 1024 * 1024,
+        **options: Any,
+    ) -> Self:
+        """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
+
+        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. `headers`
+        go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
+        pattern for "GET /path", or a function of the operation. `names` rename tools.
+        """
+        from dovetail.server.openapi import add_operations
+        from dovetail.transports.sending import sender
+
+        title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
+        app = cls(name or title or "service", **options)
+        send = sender(client, max_reply)
+        add_operations(
+            app, document, send, url=url, headers=headers or {}, include=include, names=names, max_reply=max_reply
+        )
+        return app
+
+    @classmethod
+    def from_asgi(cls, application: Any, document: Any = None, **options: Any) -> Self:
+        """A server whose tools are the operations of an ASGI application of this process; no network is involved.
+
+        The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
+        The application's lifespan is the server's.
+        """
+        from dovetail.transports.sending import described, within
+        from dovetail.transports.within import lifespan
+
+        options = {"lifespan": lambda: lifespan(application), "url": "http://localhost"} | options
+        client = within(application, options.get("max_reply", 4 * 1024 * 1024))
+        return cls.from_openapi(document or described(application), client=client, **options)
 
     def link(self, write: Callable[[bytes], None], **options: Any) -> Duplex:
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
@@ -130,7 +181,7 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
-    _check_reach(host, anonymous or options.get("authenticate") is not None)
+    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     server.asgi(**options)  # a wrong option shows before anything is announced
@@ -152,7 +203,7 @@ def run_http(
 def _check_reach(host: str, allowed: bool) -> None:
     if host not in LOOPBACK and not allowed:
         raise ValueError(
-            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
+            f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
             "if that is meant"
         )
 

@@ -138,3 +138,10 @@ def test_urls_not_to_show(url: str) -> None:
 @given(st.text())
 def test_any_text_is_judged_without_a_fault(text: str) -> None:
     assert presentable(text) in (True, False)
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
+async def test_a_question_without_parameters_is_none(method: str) -> None:
+    answering = Answering(elicit=print, sample=print)
+    with pytest.raises(AnswerError, match="message"):
+        await answering.answer_all({"a": InputRequest(method=method)})

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from client.world import DRAFT, ERAS, EVERYWHERE, MODERN, NEWEST_HANDSHAKE, Seat, reached, recorded, stateless
+from client.world import (
+    DRAFT,
+    ELSEWHERE,
+    ERAS,
+    EVERYWHERE,
+    MODERN,
+    NEWEST_HANDSHAKE,
+    WAYS,
+    Seat,
+    reached,
+    recorded,
+    stateless,
+)
 from dovetail import (
     AnswerError,
     ClientLimits,
@@ -42,7 +54,7 @@ async def test_a_client_finds_out_or_insists_and_knows_its_server(way: str, revi
     assert client.revision is None
 
 
-@pytest.mark.parametrize("way", ["memory", "stdio", "unix", "tcp", "http", "sse"])
+@pytest.mark.parametrize("way", WAYS)
 async def test_left_alone_it_speaks_the_newest_the_transport_has(way: str) -> None:
     async with reached(way) as client:
         assert client.revision == (MODERN if way != "sse" else NEWEST_HANDSHAKE)
@@ -128,7 +140,7 @@ async def test_progress_extends_one_limit_and_not_the_other(way: str, revision: 
         assert await client.call("echo", text="still here") == "still here"
 
 
-@everywhere
+@pytest.mark.parametrize(("way", "revision"), EVERYWHERE + ELSEWHERE)
 async def test_a_time_out_reaches_the_server(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
         with pytest.raises(RequestTimeout, match=r"it: tools/call: no answer within 0\.2 s"):
@@ -136,7 +148,7 @@ async def test_a_time_out_reaches_the_server(way: str, revision: str) -> None:
         assert await recorded(client, "a cancelled") == 1
 
 
-@everywhere
+@pytest.mark.parametrize(("way", "revision"), EVERYWHERE + ELSEWHERE)
 async def test_a_cancelled_call_reaches_the_server(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
         task = asyncio.get_running_loop().create_task(client.call("wait", name="b"))
@@ -348,6 +360,32 @@ async def test_a_large_answer_arrives(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
         text = "ü" * 1_500_000
         assert await client.call("echo", text=text) == text
+
+
+@pytest.mark.parametrize(("way", "revision"), ELSEWHERE)
+async def test_something_of_everything(way: str, revision: str, tmp_path: Path) -> None:
+    """What the tests above show for other transports, in one conversation: starting a process takes its time."""
+    heard: list[Any] = []
+    answers: dict[str, Any] = {"elicit": lambda _: {"row": 2}, "sample": lambda _: "forty-two", "roots": [tmp_path]}
+    async with reached(way, revision, on_log=heard.append, log_level="warning", **answers) as client:
+        assert client.revision == revision
+        assert client.instructions == "Try it all."
+        await client.ping()
+        assert len(await client.list_tools()) > 8
+        assert len(await client.list_resources()) == 10
+        assert await client.call("point", into=Seat) == Seat(7)
+        assert await client.read("file:///logo") == b"\x00\x01"
+        assert (await client.complete("city", "Os", prompt="packing")).values == ["Oslo", "Osaka"]
+        assert (await client.get_prompt("packing", {"city": "Oslo"})).messages
+        await client.call("speak")
+        await until(lambda: heard)
+        assert await client.call("book") == "row 2, window, none"
+        assert await client.call("think") == "forty-two"
+        assert await client.call("roots") == [tmp_path.as_uri()]
+        async with client.listen(uris=["page://1"]) as changes:
+            await client.call("change", uri="page://1")
+            async with asyncio.timeout(5):
+                assert (await anext(aiter(changes))).uri == "page://1"
 
 
 @eras

@@ -18,6 +18,7 @@ from dovetail import (
     Disconnected,
     Interrupted,
     MCPError,
+    RequestTimeout,
     Server,
     Timeouts,
     ToolAnnotations,
@@ -228,7 +229,7 @@ async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> 
 async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None:
     play = Play("stateless", {"subscriptions/listen": Failure(-32601, "no such thing", status=404)})
     async with on_web(play) as at, client(at) as one:
-        with pytest.raises(MCPError, match="no such thing"):
+        with pytest.raises(MCPError, match="does not offer to tell of changes"):
             async with one.listen():
                 pass
 
@@ -318,3 +319,46 @@ async def test_a_command_runs_our_own_server() -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     async with client(command(), env=env) as one:
         assert await one.call("add", a=1) == 2
+
+
+async def test_a_list_that_may_have_changed_unheard_is_asked_for_again() -> None:
+    def listen(message: dict[str, Any]) -> Any:
+        meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
+        wanted = message["params"]["notifications"]
+        return Messages([notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)])
+
+    fresh = {"tools": [], "ttlMs": 60_000, "cacheScope": "private"}
+    play = Play("stateless", {"subscriptions/listen": listen, "tools/list": fresh})
+    async with on_web(play) as at, client(at) as one:
+        await one.list_tools()
+        async with one.listen(prompts=False, resources=False) as changes, asyncio.timeout(5):
+            change = await anext(aiter(changes))
+        assert change.missed
+        await one.list_tools()
+        assert play.count("tools/list") == 2
+
+
+async def test_a_server_that_never_confirms_is_not_waited_for() -> None:
+    play = Play("stateless", {"subscriptions/listen": SILENCE})
+    async with on_socket(play) as at, client(at, timeouts=Timeouts(read=0.2)) as one:
+        with pytest.raises(RequestTimeout, match="confirm"):
+            async with asyncio.timeout(5), one.listen():
+                pass
+        assert await one.call("go") == "ok"
+
+
+async def test_a_subscription_that_fails_takes_no_other_along() -> None:
+    def subscribe(message: dict[str, Any]) -> Any:
+        return Failure(-32602, "no") if message["params"]["uri"] == "bad" else {}
+
+    reactions = {"resources/subscribe": subscribe, "resources/unsubscribe": {}}
+    play = Play("handshake", reactions)
+    async with on_socket(play) as at, client(at) as one:
+        with pytest.raises(MCPError):
+            async with one.listen(uris=["bad", "good"]):
+                pass
+        async with one.listen(uris=["good"]):
+            async with one.listen(uris=["good"]):
+                pass
+            gone = [message["params"]["uri"] for message in play.seen if "unsubscribe" in message.get("method", "")]
+            assert gone == ["bad"]

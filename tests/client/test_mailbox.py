@@ -69,3 +69,33 @@ async def test_closing_forgets_what_waits() -> None:
     await asyncio.sleep(0)
     assert not done
     await box.flush()
+
+
+async def test_flushing_does_not_wait_for_what_comes_later() -> None:
+    box, gate = Mailbox(10), asyncio.Event()
+
+    async def endless() -> None:
+        await asyncio.sleep(0)
+        if not gate.is_set():
+            box.call(endless)
+
+    box.call(endless)
+    async with asyncio.timeout(5):
+        await box.flush()
+    gate.set()
+    await box.flush()
+
+
+async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> None:
+    box = Mailbox(10)
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    box.call(slow)
+    box.call(slow)
+    flushing = asyncio.create_task(box.flush())
+    await asyncio.sleep(0)
+    box.close()
+    async with asyncio.timeout(5):
+        await flushing

@@ -175,6 +175,71 @@ def test_a_forked_process_has_a_loop_of_its_own() -> None:
     assert run(FORKED).strip() == "1"
 
 
+KEPT = """
+import os, sys
+from dovetail import SyncClient
+with SyncClient([sys.executable, *sys.argv[1:]]) as client:
+    mine = client.call("pid")
+    pid = os.fork()
+    if not pid:
+        os._exit(client.call("pid") == mine)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), client.call("pid") == mine)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
+def test_a_client_that_went_along_into_a_fork_connects_anew() -> None:
+    assert run(KEPT, str(TESTS / "client" / "mortal.py"), "unused").strip() == "0 True"
+
+
+TOO_LATE = """
+import atexit
+def late():
+    try: client.close()
+    except RuntimeError as error: print(error)
+atexit.register(late)
+from dovetail import Server, SyncClient
+client = SyncClient(Server("x"))
+client.connect()
+"""
+
+
+def test_what_comes_too_late_is_told_so_and_does_not_hang() -> None:
+    assert "the program is ending" in run(TOO_LATE)
+
+
+INTERRUPTED = """
+import signal
+from dovetail import Server, SyncClient
+def interrupt(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+app = Server("x")
+@app.tool
+def one() -> int: return 1
+with SyncClient(app) as client, client.listen() as changes:
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        for change in client.listen(): print(change)
+    except KeyboardInterrupt: print("interrupted")
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        for change in changes: print(change)
+    except KeyboardInterrupt: print("again")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: setitimer")
+def test_an_interrupted_listener_is_interrupted_and_nothing_else() -> None:
+    assert run(INTERRUPTED).split() == ["interrupted", "again"]
+
+
+def test_a_progress_handler_cannot_call_and_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    with SyncClient(everything()) as client:
+        client.call_tool("count", {"to": 1}, progress=lambda *_: client.ping())
+    assert "progress=" in caplog.text
+
+
 def test_options_are_those_of_client() -> None:
     with pytest.raises(TypeError):
         SyncClient(Server("x"), unknown=1)

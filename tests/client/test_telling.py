@@ -8,6 +8,7 @@ import pytest
 
 from client.scripted import ACCEPTED, EVENTS, STREAM, Scripted, Told, reply, result, scripted
 from dovetail import Client, Timeouts
+from stand_ins import Messages, Play, on_socket, text
 
 URI = "city://Oslo"
 
@@ -102,3 +103,18 @@ async def test_a_question_after_leaving_is_nobodys_business(caplog: pytest.LogCa
         async with Client([sys.executable, "-c", LATE], era="handshake", roots=["/"]):
             pass
     assert caplog.text == ""
+
+
+async def test_a_server_that_reads_no_answers_gets_no_more_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Each would stay in memory, and asking costs the server less than that costs us."""
+    pings = b"".join(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}\n' % number for number in range(5000))
+    play = Play("handshake", {"tools/call": Messages([pings, text()])})
+    async with on_socket(play) as at, Client(at) as one:
+        conversation = one._keeper.current  # pyright: ignore[reportPrivateUsage]
+        assert conversation is not None
+        stuck = asyncio.Event()
+        conversation.channel.drain = stuck.wait  # pyright: ignore[reportAttributeAccessIssue]
+        assert await one.call("go") == "ok"
+        assert len(conversation._answers) < 1000  # pyright: ignore[reportPrivateUsage]
+        assert "does not read" in caplog.text
+        stuck.set()

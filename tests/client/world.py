@@ -26,14 +26,15 @@ PATIENCE = 5.0
 WAYS = ("memory", "stdio", "unix", "tcp", "http", "sse")
 NEWEST_HANDSHAKE = HANDSHAKE[-1]
 
-# Every revision over one transport of each kind; processes and TCP, which share their code with Unix sockets, in two.
+# Every revision over one transport of each kind in this process; both eras also over TCP and with a process.
 EVERYWHERE = [
     (way, revision)
-    for way in WAYS
+    for way in ("memory", "unix", "http", "sse")
     for revision in REVISIONS
-    if (way != "sse" or revision != MODERN) and (way not in ("stdio", "tcp") or revision in (MODERN, NEWEST_HANDSHAKE))
+    if way != "sse" or revision != MODERN
 ]
-ERAS = [(way, revision) for way, revision in EVERYWHERE if revision in (MODERN, NEWEST_HANDSHAKE)]
+ELSEWHERE = [(way, revision) for way in ("tcp", "stdio") for revision in (MODERN, NEWEST_HANDSHAKE)]
+ERAS = [one for one in EVERYWHERE if one[1] in (MODERN, NEWEST_HANDSHAKE)] + ELSEWHERE
 
 
 def stateless(revision: str) -> bool:
@@ -210,4 +211,16 @@ async def recorded(client: Client, what: str, times: int = 1) -> int:
     return found
 
 
-__all__ = ["DRAFT", "ERAS", "EVERYWHERE", "HANDSHAKE", "MODERN", "REVISIONS", "Seat", "command", "reached", "target"]
+__all__ = [
+    "DRAFT",
+    "ELSEWHERE",
+    "ERAS",
+    "EVERYWHERE",
+    "HANDSHAKE",
+    "MODERN",
+    "REVISIONS",
+    "Seat",
+    "command",
+    "reached",
+    "target",
+]

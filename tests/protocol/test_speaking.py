@@ -121,3 +121,23 @@ def test_progress_that_is_none_is_refused_and_nothing_else_happens(said: Any) ->
 )
 def test_codes_have_kinds(revision: str | None, method: str, code: int, kind: type[Exception]) -> None:
     assert type(refused(revision, method, Failure(code, "no"))) is kind
+
+
+@pytest.mark.parametrize("revision", [NEWEST, HANDSHAKE[-1]])
+def test_a_meta_of_the_callers_own_is_said_once(revision: str) -> None:
+    """A name that occurs twice in one object is refused by careful servers."""
+    speaker = Speaker(revision, CLIENT, ClientCapabilities())
+
+    def said(own: dict[str, Any], meta: dict[str, Any] | None) -> Any:
+        def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            assert len(dict(pairs)) == len(pairs)
+            return dict(pairs)
+
+        return json.loads(speaker.request(7, "x", own, meta), object_pairs_hook=once)["params"]["_meta"]
+
+    plain = said({}, None)
+    assert said({}, {"progressToken": "mine"}) == plain
+    own = {"_meta": {"a/b": 1, "progressToken": 3}}
+    assert said(own, {"c/d": 2}) == plain | {"a/b": 1, "c/d": 2}
+    assert own == {"_meta": {"a/b": 1, "progressToken": 3}}
+    assert said({"_meta": None}, None) == plain

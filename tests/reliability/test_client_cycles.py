@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ VICTIM = Path(__file__).parent / "victim.py"
 TRANSPORTS = ["memory", "stdio", "unix", "http"]
 REVISIONS = {"stateless": "2026-07-28", "handshake": "2025-11-25"}
 WARM = 10
+_TIMERS = (asyncio.TimerHandle, Context)  # the loop keeps up to a hundred cancelled ones until it tidies up
 MiB = 1024 * 1024
 
 app = Server("cycled")
 
 
 @app.tool
-def mark(token: str) -> str:
+async def mark(token: str) -> str:
     """Give the token back."""
     return token
 
@@ -48,7 +50,7 @@ class Holdings:
         self.descriptors = this.num_fds()
         self.threads = this.num_threads()
         self.children = len(this.children(recursive=True))
-        self.objects = len(gc.get_objects())
+        self.objects = sum(type(one) not in _TIMERS for one in gc.get_objects())
         self.rss = this.memory_info().rss
 
 
@@ -57,7 +59,7 @@ async def settled(before: Holdings) -> Holdings:
     async with asyncio.timeout(10):
         while True:
             after = Holdings()
-            if (after.tasks, after.descriptors) <= (before.tasks, before.descriptors):
+            if after.tasks <= before.tasks and after.descriptors <= before.descriptors:
                 return after
             await asyncio.sleep(0.02)
 
@@ -79,7 +81,6 @@ async def cycles(transport: str, era: str, folder: Path, count: int) -> None:
     row = f"{count} openings, {transport} {era}"
     figure(f"{row}: objects", after.objects - before.objects, "")
     figure(f"{row}: memory", (after.rss - before.rss) / MiB, "MiB")
-    assert (after.tasks, after.descriptors) <= (before.tasks, before.descriptors)
     assert after.threads <= before.threads
     assert after.children <= before.children
     assert after.objects - before.objects < count / 2  # a leak is at least one for each

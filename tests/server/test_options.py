@@ -26,10 +26,11 @@ def test_options_are_what_the_classes_take() -> None:
         parameters = inspect.signature(kind).parameters.values()
         return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
 
-    assert keywords(Tool) == set(ToolOptions.__annotations__)
-    assert keywords(Prompt) == set(PromptOptions.__annotations__)
-    assert keywords(Resource) == set(ResourceOptions.__annotations__)
-    assert keywords(ResourceTemplate) == set(ResourceOptions.__annotations__) - {"size"}
+    access = {"scopes", "visible"}  # the server's own: who may use it is not part of what it is
+    assert keywords(Tool) == set(ToolOptions.__annotations__) - access
+    assert keywords(Prompt) == set(PromptOptions.__annotations__) - access
+    assert keywords(Resource) == set(ResourceOptions.__annotations__) - access
+    assert keywords(ResourceTemplate) == set(ResourceOptions.__annotations__) - access - {"size"}
 
 
 async def test_hints_have_short_names() -> None:

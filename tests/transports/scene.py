@@ -67,6 +67,9 @@ class Stand:
         self.seen.append(exchange)
         return await self.work(exchange)
 
+    def readable(self, uri: str, principal: str | None) -> bool:
+        return True
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         self.listeners.append(listener)
 

@@ -215,7 +215,10 @@ def _discovered(message: Any) -> Any:
     return {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
 
 
-@pytest.mark.parametrize("location", ["http://127.0.0.1:9/x", "https://evil.example/", "//evil.example/", "ftp://a/"])
+@pytest.mark.parametrize(
+    "location",
+    ["http://127.0.0.1:9/x", "https://evil.example/", "//evil.example/", "ftp://a/", "http://[", "//a:99999/", "/a b"],
+)
 async def test_a_redirect_elsewhere_is_not(location: str) -> None:
     error = await opened(http(b"", status=307, location=location), headers={"Authorization": "Bearer x"})
     assert isinstance(error, HttpError)
@@ -308,3 +311,28 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None
             await one.close()
             with pytest.raises(Disconnected):
                 await task
+
+
+async def test_an_address_that_is_none_is_told() -> None:
+    stream = [STREAM_HEAD, event(b"http://[", event="endpoint")]
+    refused = http(b"", status=405)
+    play = Play("handshake", {"server/discover": refused, "initialize": refused}, stream=lambda: stream)
+    async with on_web(play) as at:
+        with pytest.raises(MCPError):
+            await client(at).connect()
+
+
+async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
+    play = Play("handshake", session="s", stream=SILENCE)
+
+    async def slow(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    async with on_web(play) as at:
+        one = client(at)
+        await one.connect()
+        channel = one._keeper.current.channel  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        channel._door.send = slow  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.close(), 0.05)
+        assert not [task for task in asyncio.all_tasks() if "_hear" in repr(task)]

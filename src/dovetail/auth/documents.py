@@ -35,6 +35,9 @@ class AuthorizationServer(Struct, frozen=True, kw_only=True):
     registration_endpoint: str | None = None
     device_authorization_endpoint: str | None = None
     revocation_endpoint: str | None = None
+    introspection_endpoint: str | None = None
+    userinfo_endpoint: str | None = None
+    jwks_uri: str | None = None
     scopes_supported: list[str] | None = None
     response_types_supported: list[str] | None = None
     grant_types_supported: list[str] | None = None

@@ -76,7 +76,24 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause
+class Alone(Struct, frozen=True):
+    """Go on only when no other flow of the same owner is past this point; until this one ends, none will be."""
+
+
+class Stranger(Struct, frozen=True):
+    """Fetch a document whose address somebody unknown named; the answer is an HttpAnswer. Never from this network."""
+
+    url: str
+
+
+class SignIn(Struct, frozen=True):
+    """Is this a user, and is this their password? The answer is their subject, or None."""
+
+    name: str
+    password: str
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn
 Flow = Generator[Wish, Any, T]
 
 

@@ -6,7 +6,7 @@ asked with before it leaves; a URL is never opened here, and only handed on if i
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -17,17 +17,26 @@ from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitParams, ElicitResult
 from dovetail.wire.incoming import body
+from dovetail.wire.incoming import plain as raw_plain
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
 from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
-from dovetail.wire.shape import Result
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
 SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]
 RootsGiven: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
+
+
+Relay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+EVERYTHING: Final = ClientCapabilities(
+    elicitation=ElicitationCapability(form={}, url={}),
+    sampling=SamplingCapability(tools={}),
+    roots=RootsCapability(list_changed=True),
+)
 
 
 class Answering:
@@ -45,9 +54,12 @@ class Answering:
         self._elicit_url = elicit_url
         self._sample = sample
         self._roots = roots
+        self.relay: Relay | None = None  # where questions go for which there is no handler
 
     def capabilities(self) -> ClientCapabilities:
         """What the handlers stand for."""
+        if self.relay is not None and not any((self._elicit, self._elicit_url, self._sample, self._roots)):
+            return EVERYTHING
         elicitation = None
         if self._elicit is not None or self._elicit_url is not None:
             elicitation = ElicitationCapability(
@@ -59,8 +71,10 @@ class Answering:
             roots=RootsCapability(list_changed=True) if self._roots is not None else None,
         )
 
-    async def answer(self, method: str, params: Any) -> Result:
+    async def answer(self, method: str, params: Any) -> Any:
         """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
+        if self.relay is not None and self.capabilities() is EVERYTHING:
+            return await self.relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
         match method:
             case "elicitation/create" | "elicitation/createDialog":
                 return await self._elicited(_typed(params, ElicitParams, method))
@@ -114,8 +128,8 @@ class Answering:
 
 def _typed(params: Any, kind: type[Any], method: str) -> Any:
     try:
-        if isinstance(params, dict):
-            return convert(params, kind)
+        if params is None or isinstance(params, dict):
+            return convert(params or {}, kind)
         return body(params, kind, method)
     except ResultError as exc:
         raise InvalidParams(f"Invalid params: {exc}") from None

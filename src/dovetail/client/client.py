@@ -6,10 +6,11 @@ by many tasks, and called from the loops of other threads; its work is done on t
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -24,10 +25,11 @@ from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.mounting import Mountable
 from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
-from dovetail.wire.incoming import body
+from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 from dovetail.wire.methods import METHODS
@@ -79,6 +81,7 @@ class Client:
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
+        self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.taps: list[Tap] = []  # told of every message, as long as they stand here
         self._dial = dial
         self._key = key
@@ -97,6 +100,7 @@ class Client:
         self._mailbox = Mailbox(self.limits.waiting)
         self._listeners: set[Listening] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
         self._requesting = Requesting(
             name,
@@ -120,6 +124,28 @@ class Client:
         self._middleware.append(function)
         self._requesting.surround(self._middleware, self._caller)
         return function
+
+    def mountable(self) -> Mountable:
+        """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
+
+        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        """
+        from dovetail.client.forwarding import Forwarding
+
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+
+    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+        self._answering.relay = questions
+        if self._on_log is None:
+            self.log_relay = logs
+        level = self._identity.level or ("info" if self._on_log is None else None)
+        given = self._identity.capabilities
+        told = self._answering.capabilities()
+        self._identity = replace(
+            self._identity,
+            level=level,
+            capabilities=replace(told, experimental=given.experimental, extensions=given.extensions),
+        )
 
     def _caller(self) -> Caller:
         return Caller(
@@ -158,10 +184,12 @@ class Client:
     async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Do something on the loop this client lives on."""
         loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.is_closed():
+        process = os.getpid()
+        if self._loop is None or self._loop.is_closed() or self._process != process:
             if self._loop is not None:
                 self._keeper.abandon()
-            self._loop = loop
+                self._requesting.forget()
+            self._loop, self._process = loop, process
         if self._loop is loop:
             return await work(*args)
         if not self._loop.is_running():
@@ -220,6 +248,8 @@ class Client:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
+        elif method == "notifications/message" and self.log_relay is not None:
+            self.log_relay(plain(params))
         elif method == "notifications/message" and self._on_log is not None:
             with contextlib.suppress(ResultError):
                 self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
@@ -443,7 +473,9 @@ class Client:
             resources_list_changed=resources,
             resource_subscriptions=[*uris] or None,
         )
-        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here)
+        return Listening(
+            self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
+        )
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""

@@ -42,6 +42,7 @@ log = logging.getLogger("dovetail")
 Heard = Callable[[str, Any], None]
 
 _JUNK_SHOWN = 3
+_REPLIES = 256  # that wait for the server to read them, besides its questions
 
 
 class Conversation:
@@ -243,6 +244,8 @@ class Conversation:
         if self.speaker is not None and self.speaker.stateless:
             # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
             self.junk(f"the request {method}, which is not for servers in this revision")
+        elif len(self._answers) >= self._questions + _REPLIES:
+            self.junk(f"the request {method}, while it does not read the answers to earlier ones")
         elif method == "ping":
             self._later(id, self._reply(jsonrpc.result(id, b"{}")))
         elif len(self._answers) >= self._questions:

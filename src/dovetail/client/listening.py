@@ -21,6 +21,7 @@ from dovetail.errors import (
     MethodNotFound,
     NotOffered,
     PeerError,
+    RequestTimeout,
     ResultError,
 )
 from dovetail.protocol.channel import Request
@@ -64,6 +65,7 @@ class Listening:
         patience: float,
         listeners: "set[Listening]",
         here: Callable[..., Awaitable[Any]],
+        stale: Callable[[str], None],
     ) -> None:
         self._keeper = keeper
         self._wanted = wanted
@@ -71,6 +73,7 @@ class Listening:
         self._patience = patience
         self._listeners = listeners
         self._here = here  # does something on the client's own loop
+        self._stale = stale  # told which notices may have been missed
         self._matches = matcher(wanted)
         self._changes: dict[tuple[Kind, str | None], Change] = {}
         self._news = asyncio.Event()
@@ -78,6 +81,7 @@ class Listening:
         self._task: asyncio.Task[None] | None = None
         self._failed: MCPError | None = None
         self._id: Id | None = None
+        self._confirmed: Id | None = None
         self._entered = False
         self._over = False
         self._heard = 0
@@ -174,6 +178,7 @@ class Listening:
             if method == ACKNOWLEDGED:
                 told = body(params, AcknowledgedParams, method)
                 if (told.meta or {}).get(SUBSCRIPTION_ID) == self._id:
+                    self._confirmed = self._id
                     self._agreed(told.notifications)
                 return
             notice = body(params, Notice, method)
@@ -195,8 +200,10 @@ class Listening:
     def _missed(self) -> None:
         for method, kind in KINDS.items():
             if self._matches(method, None):
+                self._stale(method)
                 self._note(Change(kind, missed=True))
         for uri in self._wanted.resource_subscriptions or ():
+            self._stale(UPDATED)
             self._note(Change("resource", uri, missed=True))
 
     def _note(self, change: Change) -> None:
@@ -218,7 +225,18 @@ class Listening:
         method, params = "subscriptions/listen", {"notifications": self._wanted}
         self._id = id = conversation.next_id()
         request = Request(id, method, speaker.request(id, method, params), speaker.headers(method, params), True)
-        await conversation.exchange(request, Clock())
+        silent = asyncio.get_running_loop().call_later(self._patience, self._unconfirmed, conversation.name)
+        try:
+            await conversation.exchange(request, Clock())
+        finally:
+            silent.cancel()
+
+    def _unconfirmed(self, server: str) -> None:
+        """A server must say at once what it will tell of. spec: subscriptions#acknowledgment"""
+        if self._confirmed != self._id and self._task is not None:
+            why = f"the server did not confirm within {self._patience:g} s that it tells of changes"
+            self._fail(RequestTimeout(why).at(server=server, step="subscriptions/listen"))
+            self._task.cancel()
 
     async def _subscribe(self, conversation: Conversation) -> None:
         """A handshake server tells of its lists unasked, of a resource when it was asked to."""
@@ -227,14 +245,16 @@ class Listening:
         if self._wanted.resource_subscriptions and not uris:
             raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
         await conversation.channel.hearing()
+        asked: list[str] = []
         try:
             for uri in uris:
                 conversation.subscribed[uri] += 1
+                asked.append(uri)
                 await self._say(conversation, "resources/subscribe", uri)
             self._agreed(agreed)
             await conversation.gone.wait()
         finally:
-            for uri in uris:
+            for uri in asked:
                 conversation.subscribed[uri] -= 1
                 if conversation.why_lost is None and conversation.subscribed[uri] <= 0:
                     with contextlib.suppress(MCPError):

@@ -167,6 +167,23 @@ class Requesting:
         except AnswerError as exc:
             raise exc.at(server=self._name, step=pending.method) from None
 
+    async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
+        """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
+
+        async def send(params: dict[str, Any], options: Options) -> Any:
+            known = self.tools.get(params["name"]) if row is CALL and type(params.get("name")) is str else None
+            safe = row is not CALL or (known is not None and known.safe)
+            sending = self._sending(row, options, safe=safe)
+            try:
+                return await self._keeper.request(row.name, params, sending, _mirrored(known, params))
+            except PeerError as exc:
+                if exc.code != HeaderMismatch.code or not self.mirrors or row is not CALL:
+                    raise
+                known = await self._learn_again(params["name"])
+                return await self._keeper.request(row.name, params, sending, _mirrored(known, params))
+
+        return await self._around(row.name, params, options, send)
+
     # Calls
 
     async def _call(self, params: dict[str, Any], options: Options, rounds: int) -> CallToolResult | Pending:
@@ -253,4 +270,4 @@ def _with(options: Options, exchange: Exchange) -> Options:
 
 
 def _mirrored(known: Known | None, params: dict[str, Any]) -> Headers:
-    return known.mirrored(params["arguments"]) if known is not None and known.headers else ()
+    return known.mirrored(params.get("arguments") or {}) if known is not None and known.headers else ()

@@ -41,15 +41,7 @@ class Web:
         """The answer; status 0 where there is none, or none may be asked for."""
         if not self._allowed(call.url):
             return HttpAnswer(0)
-        headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
-        try:
-            async with asyncio.timeout(_DOCUMENT_TIME if call.method == "GET" else _TOKEN_TIME):
-                reply = await self._fetcher.fetch(call.method, call.url, headers, call.body)
-                body = await reply.read()
-        except (TransportError, TimeoutError, ValueError):
-            return HttpAnswer(0)
-        found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
-        return HttpAnswer(reply.status, found, body)
+        return await answered(self._fetcher, call)
 
     def _allowed(self, url: str) -> bool:
         parts = web_address(url)
@@ -61,6 +53,19 @@ class Web:
     async def close(self) -> None:
         """Close every connection."""
         await self._fetcher.close()
+
+
+async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
+    """What comes back for a call; status 0 where nothing does that can be read."""
+    headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
+    try:
+        async with asyncio.timeout(_DOCUMENT_TIME if call.method == "GET" else _TOKEN_TIME):
+            reply = await fetcher.fetch(call.method, call.url, headers, call.body)
+            body = await reply.read()
+    except (TransportError, TimeoutError, ValueError):
+        return HttpAnswer(0)
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
+    return HttpAnswer(reply.status, found, body)
 
 
 def is_public(address: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from dovetail.errors import InvalidParams
 from dovetail.protocol.downgrade import notice
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
@@ -29,7 +30,7 @@ class Caller(Struct):
     stateless: bool
     capabilities: ClientCapabilities = NO_CAPABILITIES
     level: int | None = None  # the least severity wanted; None: no log messages at all
-    principal: str | None = None
+    principal: Principal | None = None
     client: Implementation | None = None
 
 
@@ -77,6 +78,10 @@ class Exchange(Struct, eq=False):
         return token
 
 
+class Whole(bytes):
+    """A result as another server of the same revision said it: nothing is to be added."""
+
+
 class Listener(Protocol):
     """Someone who wants to hear of changes."""
 
@@ -103,6 +108,10 @@ class Service(Protocol):
 
     def capabilities(self) -> ServerCapabilities:
         """What the server offers now."""
+        ...
+
+    def readable(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of changes to a resource."""
         ...
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:

@@ -15,8 +15,9 @@ from dovetail.errors import (
     UnsupportedRevision,
     clip,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole
 from dovetail.protocol.headers import decode_value
+from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
@@ -58,7 +59,7 @@ class Modern:
         self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
 
     def admit(
-        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: str | None = None
+        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> Exchange:
         """The exchange a request opens; headers are None where the transport has none."""
         params: dict[str, Any] = message.get("params") or {}
@@ -79,7 +80,10 @@ class Modern:
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
-        own = not isinstance(result, bytes) and (result.meta is not None or result.result_type is not None)
+        if isinstance(result, bytes):
+            own = type(result) is Whole
+        else:
+            own = result.meta is not None or result.result_type is not None
         body = result if isinstance(result, bytes) else encode(self._stamped(result) if own else result)
         if len(body) > self._result_limit and exchange.method == "tools/call":
             raise InternalError(f"The result is larger than {self._result_limit} bytes")

@@ -57,7 +57,15 @@ class Speaker:
     def request(self, id: Id, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
         """The message; its progress token is its id, so that a server at work can always say so."""
         text = encode(id)
-        inner = self._inner if not meta else encode(self._meta | dict(meta))[1:-1]
+        if type(params) is dict and "_meta" in params:  # of a caller who writes the whole message: once is enough
+            params = dict(params)
+            meta = {**(params.pop("_meta") or {}), **(meta or {})}
+        inner, comma = self._inner, self._comma
+        if meta:
+            both = self._meta | dict(meta)
+            both.pop(PROGRESS_TOKEN, None)
+            inner = encode(both)[1:-1]
+            comma = b"," if inner else b""
         own = encode(params)[:-1] if params else b"{"
         return b"".join(
             (
@@ -69,7 +77,7 @@ class Speaker:
                 own,
                 b',"_meta":{' if len(own) > 1 else b'"_meta":{',
                 inner,
-                self._comma if not meta else b",",
+                comma,
                 _TOKEN,
                 text,
                 b"}}}",

@@ -99,7 +99,8 @@ class Sealer:
 
 def binding(principal: str | None, method: str, params: dict[str, Any]) -> bytes:
     """The request a state belongs to: who asks, and what for."""
-    salient = [principal, method, params.get("name"), params.get("uri"), params.get("arguments")]
+    who = None if principal is None else str(principal)
+    salient = [who, method, params.get("name"), params.get("uri"), params.get("arguments")]
     return _sha256(canonical(salient))
 
 

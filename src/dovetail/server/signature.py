@@ -34,6 +34,7 @@ from dovetail.server.schema import (
 )
 
 _MOST_STEPS: Final = 100_000
+_MOST_FAULTS: Final = 100  # looked for in one call
 
 _EMPTY: Final = inspect.Parameter.empty
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -159,31 +160,31 @@ class Signature:
         if unknown:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
-        # A text that fails a pattern must not reach msgspec's engine, so then only the schema is asked.
-        ill, hidden = _pattern_faults(self._patterns, given)
-        explain = self._against_schema if ill or hidden else self._misfits
-        lines = (line for name in known for line in explain(name, given[name]))
+        ill = _ill_patterned(self._patterns, given)
+        lines = (line for name in known for line in self._misfits(name, given[name], tried=name not in ill))
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
-        texts += (f"{line}." for line in ill)
+        texts += (f"{line}." for line in itertools.islice(itertools.chain(*ill.values()), MAX_NAMES))
         return BadArguments(cut(" ".join(texts)))
 
-    def _misfits(self, name: str, value: Any) -> Iterator[str]:
+    def _misfits(self, name: str, value: Any, *, tried: bool) -> Iterator[str]:
         kind = self._layout.types.get(name, self._layout.further)
         shown = clip(name, MAX_NAME)
+        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
+        shared = self.schema.get("$defs", {})
+        wrong = misfits(schema, value, shared, shown) if isinstance(schema, dict) else ()
+        found = [*itertools.islice(wrong, MAX_NAMES)]
+        if not tried:
+            yield from found  # msgspec must not try a pattern that does not fit: that can take for ever
+            return
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
             told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
             places = {line.partition(":")[0] for line in told}
-            told += [line for line in self._against_schema(name, value) if line.partition(":")[0] not in places]
+            told += [line for line in found if line.partition(":")[0] not in places]
             yield from told or [reason(exc, shown, self.choices.get(name, ()))]
         except RecursionError:
             yield f"`{shown}`: nested too deeply"
-
-    def _against_schema(self, name: str, value: Any) -> Iterator[str]:
-        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
-        if isinstance(schema, dict):
-            yield from misfits(schema, value, self.schema.get("$defs", {}), clip(name, MAX_NAME))
 
 
 class Carrying(Signature):
@@ -410,14 +411,14 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _pattern_faults(validator: Any, given: dict[str, Any]) -> tuple[list[str], bool]:
-    """What does not fit its pattern, and whether there may be more of that where it does not show."""
-    if validator is None:
-        return [], False
-    found = [*itertools.islice(validator.iter_errors(given), MAX_NAMES)]
-    words = [str(error.schema_path[-1]) if error.schema_path else "" for error in found]
-    places = [clip(".".join(map(str, error.instance_path)), MAX_NAME) for error in found]
-    ill = [
-        f"`{place}` does not fit its pattern" for place, word in zip(places, words, strict=True) if word == "pattern"
-    ]
-    return ill, len(found) == MAX_NAMES or "anyOf" in words or "oneOf" in words
+def _ill_patterned(validator: Any, given: dict[str, Any]) -> dict[str, list[str]]:
+    """What does not fit its pattern, by the argument it stands in; arguments where it may hide have an empty list."""
+    found: dict[str, list[str]] = {}
+    errors = [] if validator is None else [*itertools.islice(validator.iter_errors(given), _MOST_FAULTS)]
+    for error in errors:
+        word = str(error.schema_path[-1]) if error.schema_path else ""
+        if error.instance_path and word in ("pattern", "anyOf", "oneOf"):
+            lines = found.setdefault(str(error.instance_path[0]), [])
+            where = clip(".".join(map(str, error.instance_path)), MAX_NAME)
+            lines += [f"`{where}` does not fit its pattern"] if word == "pattern" else []
+    return found if len(errors) < _MOST_FAULTS else {name: found.get(name, []) for name in given}

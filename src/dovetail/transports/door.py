@@ -26,7 +26,7 @@ from dovetail.errors import (
 from dovetail.protocol.channel import Authorizer, Headers, Inbox
 from dovetail.protocol.http import media_type
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import Fetcher, Unreachable
+from dovetail.transports.fetch import Fetcher, Unreachable, parse_url
 from dovetail.transports.http1 import BadReply, Broken, Reply, TooLarge
 from dovetail.wire.incoming import Incoming, read
 
@@ -109,19 +109,28 @@ class Door:
     def _elsewhere(self, reply: Reply) -> str:
         """Where a redirect leads, if it stays here."""
         reply.close()
-        target = urljoin(self.url, reply.headers.get(b"location", b"").decode("latin-1"))
-        if _origin(target) != _origin(self.url):
-            raise HttpError(f"the server sends its callers elsewhere: {clip(target)}").at(
+        location = reply.headers.get(b"location", b"").decode("latin-1")
+        target = self._here(location)
+        if target is None:
+            raise HttpError(f"the server sends its callers elsewhere: {clip(location)}").at(
                 status=reply.status, hint="use that URL if you trust it; credentials are never sent on"
             )
         return target
 
     def at(self, location: str) -> str:
         """A URL the server names, which must be of its own origin."""
-        target = urljoin(self.url, location)
-        if _origin(target) != _origin(self.url):
-            raise NotMCP(f"the server names an address that is not its own: {clip(target)}")
+        target = self._here(location)
+        if target is None:
+            raise NotMCP(f"the server names an address that is not its own: {clip(location)}")
         return target
+
+    def _here(self, location: str) -> str | None:
+        """A location as a URL, if it is of the same origin and one that can be asked."""
+        try:
+            target = urljoin(self.url, location)
+            return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
+        except ValueError:
+            return None
 
     async def close(self) -> None:
         """Close every connection, and wait for no login."""
@@ -212,11 +221,6 @@ def told(exc: TransportError, url: str) -> MCPError:
 
 def _address(url: str) -> str:
     return clip(urlsplit(url).netloc.rpartition("@")[2])
-
-
-def _origin(url: str) -> tuple[Any, ...]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def fetcher(

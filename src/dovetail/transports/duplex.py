@@ -1,8 +1,8 @@
 """Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
 
 Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
-needs. Requests run side by side, one task each, answered as they finish; every message that comes in is answered or
-understood to need no answer, never dropped.
+needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes
+in is answered or understood to need no answer, never dropped.
 """
 
 import asyncio
@@ -14,12 +14,14 @@ from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, P
 from dovetail.protocol import downgrade, legacy, modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.peer import Peer
+from dovetail.protocol.principal import Principal, named
 from dovetail.transports.starting import Starter
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
+from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
@@ -43,7 +45,7 @@ class Duplex:
         self._limits = service.limits
         self._write = write
         self._drain = drain
-        self._principal = principal
+        self._principal = named(principal)
         self.origin = principal  # whose share of the server its calls are
         self._on_shutdown = on_shutdown
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
@@ -62,6 +64,13 @@ class Duplex:
     def running(self) -> int:
         """How many requests are being worked on."""
         return len(self._running)
+
+    def speaks(self, principal: Principal | None) -> None:
+        """Who sends the next messages: the same one as before, with what they may do by now."""
+        if principal is not self._principal:
+            self._principal = principal
+            if self._session is not None:
+                self._session.caller = replace(self._session.caller, principal=principal)
 
     def receive(self, data: bytes) -> None:
         """Take one message, as bytes."""

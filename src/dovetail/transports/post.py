@@ -243,7 +243,7 @@ class Post:
         if request.stateless or request.method == "initialize" or self._ended is not None:
             return None
         notice = request.cancellation(reason)
-        self._spawn(self._try(self.tell(notice)))
+        self._spawn(self._tell_quietly(notice))
         return notice
 
     async def settled(self, revision: str) -> None:
@@ -260,17 +260,19 @@ class Post:
 
     async def close(self) -> None:
         """End the session and close every connection."""
-        if self._ended is None:
-            self._ended = Disconnected("the client was closed")
-            if self._session is not None:
-                with contextlib.suppress(MCPError, TimeoutError):
-                    async with asyncio.timeout(_LEAVING):
-                        (await self._door.send("DELETE", [_BOTH, *self._own])).close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._door.close()
+        try:
+            if self._ended is None:
+                self._ended = Disconnected("the client was closed")
+                if self._session is not None:
+                    with contextlib.suppress(MCPError, TimeoutError):
+                        async with asyncio.timeout(_LEAVING):
+                            (await self._door.send("DELETE", [_BOTH, *self._own])).close()
+        finally:  # also when whoever closes it does not wait for the server
+            for task in tuple(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._door.close()
 
     def _lose(self, why: str) -> None:
         if self._ended is None:
@@ -283,9 +285,9 @@ class Post:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _tell_quietly(self, body: bytes) -> None:
         with contextlib.suppress(MCPError):
-            await work
+            await self.tell(body)
 
 
 def _sessionless(status: int, told: Incoming | MCPError) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from dovetail.errors import (
     Busy,
     HeaderMismatch,
+    InsufficientScope,
     InternalError,
     InvalidRequest,
     ProtocolError,
@@ -22,6 +23,7 @@ from dovetail.protocol import downgrade, legacy, sse
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import Refusal, accepted, retry_header, status_of
 from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.protocol.principal import Principal
 from dovetail.transports.reply import STREAM_HEADERS, Reply, send_body, send_json
 from dovetail.transports.request import Request
 from dovetail.transports.resumable import Reader, SessionReply, resumed
@@ -31,6 +33,7 @@ from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP, stateless
+from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
@@ -46,6 +49,7 @@ class Sessions:
         # What a version header may name.
         self._named = frozenset(one.encode() for one in service.revisions if not stateless(one))
         self.stateful = stateful and bool(self._named)
+        self._unnamed = None if self.stateful else UNNAMED_HTTP.encode()  # a session knows its own
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
@@ -108,9 +112,9 @@ class Sessions:
                 answer = await self._run(exchange, session, reply)
                 last = reply.end() if answer is None else reply.finish(answer)
                 del answer  # a large one is not kept while the client reads it
-            except Busy as exc:
+            except (Busy, InsufficientScope) as exc:
                 refusal = legacy.refuse(session.revision, exchange.id, exc)
-                last = reply.finish(refusal, status_of(exc), retry_header(exc))
+                last = reply.finish(refusal, status_of(exc), request.headers_for(exc))
             await last
         except BaseException:
             reply.drop()
@@ -118,6 +122,8 @@ class Sessions:
 
     def _admit(self, request: Request, session: Session, message: dict[str, Any]) -> Exchange:
         exchange = session.rules.admit(message)
+        if request.principal is not exchange.caller.principal:  # the same one, perhaps with more scopes by now
+            exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
         exchange.origin = request.principal or request.address
         exchange.size = request.size
@@ -143,7 +149,7 @@ class Sessions:
         answer: bytes | None = None
         try:
             answer = legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
-        except Busy:
+        except (Busy, InsufficientScope):
             raise  # has a status of its own, where it is not one answer of several
         except ProtocolError as exc:
             answer = legacy.refuse(session.revision, exchange.id, exc)
@@ -250,12 +256,12 @@ class Sessions:
 
     def _session(self, request: Request) -> Session:
         headers, principal = request.headers, request.principal
-        version = headers.get(VERSION_HEADER)
+        version = headers.get(VERSION_HEADER, self._unnamed)
         if version is not None and version not in self._named:
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
         now = asyncio.get_running_loop().time()
         if not self.stateful:
-            revision = UNNAMED_HTTP if version is None else version.decode("latin-1")
+            revision = None if version is None else version.decode("latin-1")
             return Session("", legacy.assumed(revision, principal), None, now)
         id = headers.get(SESSION_HEADER)
         if id is None:
@@ -295,7 +301,7 @@ class Sessions:
         self._drop(min(quiet, key=lambda one: one.used))
         return True
 
-    def _check_streams(self, principal: str | None, address: str | None) -> None:
+    def _check_streams(self, principal: Principal | None, address: str | None) -> None:
         if principal is None and address is None:
             return
         count = 0
