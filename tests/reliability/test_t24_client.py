@@ -11,7 +11,7 @@ import pytest
 from lab import figure
 from test_t24_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
-from dovetail import Client, MCPError
+from dovetail import Client, MCPError, Timeouts
 from stand_ins import ERAS, Play, on_socket, text, tool
 
 BOUND = 0.5  # seconds of CPU; the target is 20 ms beyond reading the answer, and this machine has other users
@@ -47,7 +47,7 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
         play.reactions = {**play.reactions, "tools/list": listed}
     else:
         play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
-    async with on_socket(play) as at, Client(at) as client:
+    async with on_socket(play) as at, Client(at, timeouts=Timeouts(read=2)) as client:
         before = time.thread_time()
         try:
             await client.list_tools()

@@ -5,7 +5,10 @@ asked with before it leaves; a URL is never opened here, and only handed on if i
 """
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -123,6 +126,8 @@ class Answering:
 
     async def _listed(self, given: RootsGiven) -> ListRootsResult:
         listed: Any = await _run(given) if callable(given) else given
+        if isinstance(listed, str | Path | Root):
+            listed = [listed]  # one root, not its letters
         return ListRootsResult(roots=[_root(one) for one in listed])
 
 
@@ -176,8 +181,31 @@ async def _run(handler: Callable[..., Any], *args: Any) -> Any:
     """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
-    made = await asyncio.to_thread(handler, *args)
+    made = await _in_thread(handler, *args)
     return await made if inspect.isawaitable(made) else made
+
+
+async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
+    """In a thread of its own that keeps no program alive: one that waits for a key must not outlast an interrupt."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, exc: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(value) if exc is None else done.set_exception(exc)
+
+    def work() -> None:
+        value, fault = None, None
+        try:
+            value = context.run(handler, *args)
+        except BaseException as exc:
+            fault = exc if isinstance(exc, Exception) else AnswerError(f"the handler ended with {_kind(exc)}")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, fault)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=work, name="dovetail-handler", daemon=True).start()
+    return await done
 
 
 def _root(given: Any) -> Root:

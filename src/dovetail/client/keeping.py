@@ -192,5 +192,6 @@ def _told(exc: MCPError, safe: bool) -> MCPError:
         revision=exc.revision,
         exit_code=exc.exit_code,
         stderr=exc.stderr,
-        hint=exc.hint or "look whether it took effect before calling again, or pass retry=True if it may run twice",
+        hint=exc.hint
+        or "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice",
     )

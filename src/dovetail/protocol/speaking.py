@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dovetail.errors import (
     InvalidParams,
+    MissingCapability,
     MCPError,
     NotFound,
     PeerError,
@@ -134,9 +135,13 @@ _RATE_LIMITED: Final = frozenset({-32004, 429})
 _EXECUTION: Final = -32002
 
 
+_UNDECLARED: Final = "give the client a handler for it: elicit=, elicit_url=, sample= or roots="
+
+
 def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
     """The exception an error response stands for."""
-    return _kind(revision, method, failure)(failure.code, failure.message, failure.data)
+    error: MCPError = _kind(revision, method, failure)(failure.code, failure.message, failure.data)
+    return error.at(hint=_UNDECLARED if failure.code == MissingCapability.code else None)
 
 
 def _kind(revision: str | None, method: str, failure: Failure) -> Any:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,9 @@ LAST_EVENT: Final = b"last-event-id"
 _BOTH: Final = (b"accept", b"application/json, text/event-stream")
 _STREAM: Final = (b"accept", SSE)
 _CONTENT: Final = (b"content-type", JSON)
+_SESSION_GONE: Final = re.compile(
+    r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
+)
 _LEAVING: Final = 2.0  # for the server to hear that a session ends
 
 
@@ -296,7 +300,7 @@ def _sessionless(status: int, told: Incoming | MCPError) -> bool:
     404 says so; servers have been seen to say 400 and tell it in words. spec: handshake/transports#session-management
     """
     words = told.error.message if isinstance(told, Incoming) and told.error is not None else ""
-    return status == 404 or (status == 400 and "session" in words.lower())
+    return status == 404 or (status == 400 and _SESSION_GONE.search(words) is not None)
 
 
 def _unsent(why: str) -> Disconnected:
