@@ -73,10 +73,16 @@ class Browser:
 
     async def press(self, selector: str) -> None:
         """Press a button as a hand with a mouse would."""
-        found = f"document.querySelector({selector!r}).getBoundingClientRect()"
-        box = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({found})")
+        found = f"document.querySelector({selector!r})"
+        await self.evaluate(f"{found}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
+        box = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({found}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             await self._ask("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    async def type(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        await self.press(selector)
+        await self._ask("Input.insertText", text=text)
 
 
 @asynccontextmanager

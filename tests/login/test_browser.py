@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dovetail import Client, LoginFailed
+from dovetail import AuthorizationServer, Client, Context, LoginFailed, Server
 from login.browser import Browser, browser
+from login.hosting import running
 from login.place import Asked, Place, Said, User, oauth
 
 pytestmark = pytest.mark.timeout(180)
@@ -68,6 +70,52 @@ async def test_client_consent_token_call(place: Place, chromium: Browser, tmp_pa
         await client.ping()
     await person.leave()
     assert (place.logins, place.count("/consent"), place.count("/token")) == (1, 1, 1)
+
+
+class Ada(User):
+    """Someone with a password, who looks before she agrees."""
+
+    def __init__(self, window: Browser) -> None:
+        super().__init__()
+        self._window = window
+        self.pages: list[str] = []
+
+    async def _browse(self, url: str) -> None:
+        await self._window.open(url)
+        self.pages.append(await self._window.see("Allow this application to act for you?"))
+        await self._window.type("[name=username]", "ada")
+        await self._window.type("[name=password]", "pw")
+        await self._window.press("[value=allow]")
+
+
+async def test_with_our_own_authorization_server(chromium: Browser) -> None:
+    """Its pages have a strict content security policy, which only a browser applies."""
+
+    def make(url: str) -> Any:
+        authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], users={"ada": "pw"})
+        app = Server("x", auth=authority.verifier())
+
+        @app.tool
+        def who(ctx: Context) -> str:
+            return "nobody" if ctx.principal is None else ctx.principal.subject
+
+        @app.tool(scopes=["write"])
+        def write() -> str:
+            return "written"
+
+        return authority.beside(app.asgi())
+
+    ada = Ada(chromium)
+    async with running(make) as url, Client(f"{url}/mcp", auth=oauth(ada, client_name="The Tester")) as client:
+        assert await client.call("who") == "ada"
+        await chromium.see("close this window")
+        assert await client.call("write") == "written"
+        await chromium.see("close this window")
+    await ada.leave()
+    assert len(ada.pages) == 2
+    assert "The Tester" in ada.pages[0]
+    assert "write" in ada.pages[1]
+    assert not chromium.dialogs
 
 
 async def test_a_no_is_told_and_what_came_with_it_is_not_run(place: Place, chromium: Browser) -> None:

@@ -10,6 +10,7 @@ import pytest
 from dovetail import Client, ClientCredentials, Forbidden, HttpError, LoginFailed, MCPError, NeedsLogin, OAuth, Timeouts
 from dovetail.auth.login import Login
 from dovetail.login.stores import FileStore, MemoryStore
+from dovetail.transports.door import Door
 from login.place import Asked, Place, Said, User, client, guarded, oauth, until
 
 # Logging in
@@ -303,12 +304,45 @@ async def test_a_renewal_is_waited_for_when_the_client_closes(place: Place, user
             await begun.wait()
             ping.cancel()
             await asyncio.gather(ping, return_exceptions=True)
-            asyncio.get_running_loop().call_later(0.05, go.set)
+            asyncio.get_running_loop().call_later(0.5, go.set)
 
     await leave_early()
+    kept = FileStore(tmp_path).get(place.url)
+    assert kept is not None
+    login = Login.load(kept)
+    assert login is not None
+    assert login.token is not None
+    assert login.token.access_token in place.valid
     async with client(place, user, store=str(tmp_path)) as one:
         await one.ping()
     assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(place: Place, user: User) -> None:
+    place.expires_in = 10
+    async with client(place, user) as one:
+        place.need = {"write"}
+        user.ready.clear()
+        waiting = asyncio.create_task(one.ping())
+        await until(lambda: len(user.opened) == 2)
+        place.need = set()
+        _age(one, 6)  # past the time to renew
+        async with asyncio.timeout(10):
+            await one.ping()
+        assert place.refreshes == 0
+        user.ready.set()
+        await waiting
+
+
+async def test_nobody_logs_in_to_leave(place: Place, user: User) -> None:
+    one = client(place, user)
+    driver = _driver(one)
+    door = Door(place.url, answer=1000, connect_time=5.0, authorizer=driver)
+    reply = await door.send("DELETE", [])
+    assert reply.status == 401
+    reply.close()
+    await door.close()
+    assert not user.opened
 
 
 # More scopes
