@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
@@ -18,6 +18,11 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines, private_streams
 from dovetail.transports.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from dovetail.protocol.recording import Tap
+
+TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
@@ -64,8 +69,12 @@ class Server(framework.Server):
         health: bool = False,
         old_sse: bool = True,
         authenticate: Any = None,
+        otherwise: Any = None,
     ) -> Any:
-        """The server as an ASGI application, for any ASGI server or mounted in another application."""
+        """The server as an ASGI application, for any ASGI server or mounted in another application.
+
+        otherwise: the application for all other paths, for frameworks that cannot mount.
+        """
         from dovetail.transports.asgi import Endpoint
 
         guard = None
@@ -73,7 +82,7 @@ class Server(framework.Server):
             from dovetail.login.porter import porter_for
 
             guard = porter_for(self.auth, path, public_url, allowed_hosts)
-        return Endpoint(
+        endpoint = Endpoint(
             self,
             path=path,
             public_url=public_url,
@@ -89,6 +98,26 @@ class Server(framework.Server):
             on_start=self.start,
             on_stop=self.stop,
         )
+        application: Any = endpoint
+        if otherwise is not None:
+            from dovetail.transports.beside import Beside
+
+            application = Beside(endpoint, otherwise)
+        if self.tap is not None:
+            from dovetail.transports.tracing import Traced
+
+            application = Traced(endpoint, application, self.tap)
+        return application
+
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
+        file = self.trace or os.environ.get(TRACE)
+        if file and self._tap is None:
+            from dovetail.transports.tracing import Trace
+
+            self._tap = Trace(file, self.name).tap
+        return self._tap
 
     @classmethod
     def from_openapi(

@@ -58,6 +58,9 @@ from dovetail.wire.subscriptions import ListenParams, ListenResult, Subscription
 from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.protocol.recording import Tap
     from dovetail.server.mount import Mounts
     from dovetail.server.offload import Offload
     from dovetail.server.transforms import Transform
@@ -98,6 +101,7 @@ class Server(Offers):
         extensions: dict[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
         auth: Any = None,
+        trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
@@ -119,6 +123,8 @@ class Server(Offers):
         self.revisions = _known_revisions(revisions)
         self.limits = limits
         self.debug = debug
+        self.trace = trace
+        self._tap: Tap | None = None
         self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
@@ -154,6 +160,11 @@ class Server(Offers):
     def name(self) -> str:
         """The name the server was given."""
         return self.implementation.name
+
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message."""
+        return self._tap
 
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
