@@ -223,8 +223,9 @@ class Server(Offers):
         return self._templates if kind == "resource template" else self._registry(kind)
 
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
-        """One page of a list put together elsewhere."""
-        return self._pages.made(exchange, items, field, shape, self._lifetime(exchange.method))
+        """One page of a list put together for one caller, and so not to be shared."""
+        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
+        return self._pages.made(exchange, items, field, shape, life)
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""
