@@ -55,6 +55,17 @@ def test_paths_and_methods_that_are_not_there() -> None:
         assert desk.ask("POST", path).status == 404
 
 
+def test_pages_of_others_may_fetch_tokens_but_not_decide() -> None:
+    desk = Desk()
+    for path in ("/token", "/register", "/revoke", "/jwks", "/.well-known/oauth-authorization-server"):
+        assert desk.ask("OPTIONS", path).status == 204
+        for method in ("OPTIONS", "GET", "POST"):
+            assert header(desk.ask(method, path), "access-control-allow-origin") == "*"
+    for path in ("/authorize", "/consent", "/callback"):
+        for method in ("OPTIONS", "GET", "POST"):
+            assert "access-control-allow-origin" not in dict(desk.ask(method, path).headers)
+
+
 # From the request to the code
 
 

@@ -1,7 +1,7 @@
 """Porter: stands at the door of a guarded server. Has the guard's flows run, and gives out the server's metadata."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from dovetail.auth.guard import Guard, Head, guard_for
 from dovetail.auth.place import Place, host_name, public, seen
@@ -10,6 +10,8 @@ from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.request import Request
 from dovetail.wire.codec import encode
+
+_WELL_KNOWN: Final = "/.well-known/"
 
 
 class Porter:
@@ -23,8 +25,11 @@ class Porter:
 
     def document(self, path: str, request: Request) -> bytes | None:
         """The metadata, at the paths where clients look for it."""
+        scope = request.scope
+        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in (scope.get("root_path") or ""):
+            return None
         place = self._placed(request)
-        whole = "/" + request.scope["path"].strip("/")
+        whole = "/" + scope["path"].strip("/")
         if not (place.describes(path) or place.describes(whole)):
             return None
         if request.method not in ("GET", "HEAD"):

@@ -35,6 +35,13 @@ _DOCUMENT: Final = 3600.0
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 _LONGEST: Final = 4096  # of a state, a scope, a resource
+# What the scripts of any page may call: nothing there goes by a cookie.
+_FOR_PROGRAMS: Final = frozenset({METADATA, "/jwks", "/token", "/register", "/revoke"})
+_PREFLIGHT: Final = (
+    ("access-control-allow-methods", "GET, POST"),
+    ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
+    ("access-control-max-age", "600"),
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -106,6 +113,14 @@ class Authority:
 
     def handle(self, request: Request) -> Flow[Response]:
         """The response to a request."""
+        response = yield from self._answered(request)
+        if request.path not in _FOR_PROGRAMS:
+            return response
+        return response.having(("access-control-allow-origin", "*"))
+
+    def _answered(self, request: Request) -> Flow[Response]:
+        if request.method == "OPTIONS" and request.path in _FOR_PROGRAMS and self.serves(request.path):
+            return Response(204, _PREFLIGHT)
         work = self._routes.get((request.method, request.path))
         if work is None:
             allowed = ", ".join(method for method, path in self._routes if path == request.path)
@@ -147,7 +162,7 @@ class Authority:
             said["registration_endpoint"] = self._at("/register")
         if settings.askers:
             said["introspection_endpoint"] = self._at("/introspect")
-        return document(said, kept=True).having(("access-control-allow-origin", "*"))
+        return document(said, kept=True)
 
     def _jwks(self, request: Request) -> Flow[Response]:
         now: float = yield Now()
