@@ -449,8 +449,14 @@ def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     return _folded(f"{name}(", [*required, *optional], ")")
 
 
+def _kind(annotation: ast.expr) -> str:
+    """An annotation; one in quotes is shown without them."""
+    quoted = isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)
+    return str(annotation.value) if quoted else ast.unparse(annotation)
+
+
 def _field(node: ast.AnnAssign) -> str:
-    text = f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
+    text = f"{ast.unparse(node.target)}: {_kind(node.annotation)}"
     if node.value is None:
         return text
     value = node.value
@@ -479,7 +485,7 @@ def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.Asyn
 
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
-        return f"{node.name}: {ast.unparse(node.returns)}" if node.returns else node.name
+        return f"{node.name}: {_kind(node.returns)}" if node.returns else node.name
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"{prefix}{node.name}({_arguments(node)}){returns}"
