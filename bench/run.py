@@ -186,7 +186,7 @@ def measure_all(blocks: list[str], plan: Plan) -> tuple[Results, dict[str, Any]]
             figures["import"] = still.imports(who, plan.rounds * 3)
             figures["spawn"] = still.spawn(who, plan.rounds * 2)
         elif name == "memory":
-            figures["memory"] = still.memory(who, 10 if plan.quick else 30)
+            figures["memory"] = still.memory(who, 5 if plan.quick else 30)
         else:
             scenes = _for_limits(BLOCKS[name]) if plan.quick else BLOCKS[name]
             results |= measure(scenes, plan)

@@ -5,6 +5,7 @@ The client knows no transport and the transports know no client; they meet here.
 
 import functools
 import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ class Client(caller.Client):
         cache: bool = True,
         check_results: bool = True,
         middleware: Sequence[Middleware] = (),
+        trace: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
         ca_file: str | Path | None = None,
@@ -95,6 +97,11 @@ class Client(caller.Client):
             check_results=check_results,
             middleware=middleware,
         )
+        file = trace or os.environ.get("DOVETAIL_TRACE")
+        if file:
+            from dovetail.transports.tracing import Trace
+
+            self.taps.append(Trace(file, self.name).tap)
 
 
 class Way:

@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
@@ -18,6 +19,11 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines, private_streams
 from dovetail.transports.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from dovetail.protocol.recording import Tap
+
+TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
@@ -33,12 +39,15 @@ _UNSTARTED = 3  # as uvicorn says it
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
-    def run(self, transport: Transport | str = "stdio", **options: Any) -> None:
+    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Any) -> None:
         """Serve until told to stop.
 
         "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
         `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
+        reload: for development, start the program anew whenever one of its files changes.
         """
+        if reload and _reloading(transport, options):
+            return
         match transport:
             case "stdio":
                 run_stdio(self, **options)
@@ -64,8 +73,12 @@ class Server(framework.Server):
         health: bool = False,
         old_sse: bool = True,
         authenticate: Any = None,
+        otherwise: Any = None,
     ) -> Any:
-        """The server as an ASGI application, for any ASGI server or mounted in another application."""
+        """The server as an ASGI application, for any ASGI server or mounted in another application.
+
+        otherwise: the application for all other paths, for frameworks that cannot mount.
+        """
         from dovetail.transports.asgi import Endpoint
 
         guard = None
@@ -73,7 +86,7 @@ class Server(framework.Server):
             from dovetail.login.porter import porter_for
 
             guard = porter_for(self.auth, path, public_url, allowed_hosts)
-        return Endpoint(
+        endpoint = Endpoint(
             self,
             path=path,
             public_url=public_url,
@@ -89,6 +102,26 @@ class Server(framework.Server):
             on_start=self.start,
             on_stop=self.stop,
         )
+        application: Any = endpoint
+        if otherwise is not None:
+            from dovetail.transports.beside import Beside
+
+            application = Beside(endpoint, otherwise)
+        if self.tap is not None:
+            from dovetail.transports.tracing import Traced
+
+            application = Traced(endpoint, application, self.tap)
+        return application
+
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
+        file = self.trace or os.environ.get(TRACE)
+        if file and self._tap is None:
+            from dovetail.transports.tracing import Trace
+
+            self._tap = Trace(file, self.name).tap
+        return self._tap
 
     @classmethod
     def from_openapi(
@@ -140,6 +173,24 @@ class Server(framework.Server):
         return Duplex(self, write, **options)
 
 
+def _reloading(transport: str, options: dict[str, Any]) -> bool:
+    """Keep a child of this program running; False in that child, which is to serve."""
+    from dovetail.transports import reloading
+
+    if reloading.is_child():
+        return False
+    if transport == "stdio":
+        with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(reloading.relay(os.dup(source), sink))
+    elif transport == "http":
+        from dovetail.transports.web import bound_socket
+
+        reloading.supervise(bound_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
+    else:
+        reloading.supervise()
+    return True
+
+
 def run_stdio(server: Server) -> None:
     """Serve this process's standard streams until the client closes them or a signal comes."""
     with Watchdog() as dog, private_streams() as (source, sink):
@@ -188,7 +239,7 @@ def run_http(
     for file in (ssl_certfile, ssl_keyfile):
         if file is not None and not os.path.isfile(file):
             raise FileNotFoundError(f"there is no file {file!r} to read the certificate or its key from")
-    listener = bound_socket(host, port)
+    listener = _inherited() or bound_socket(host, port)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
     path = "/" + options.get("path", "/mcp").strip("/")
@@ -198,6 +249,12 @@ def run_http(
         _work(server, listener, ssl, options)
     else:
         _supervise(server, listener, workers, ssl, options)
+
+
+def _inherited() -> socket.socket | None:
+    """The socket of the process that starts this one anew, where there is one."""
+    number = os.environ.get("DOVETAIL_LISTENER")
+    return socket.socket(fileno=int(number)) if number else None
 
 
 def _check_reach(host: str, allowed: bool) -> None:

@@ -52,6 +52,7 @@ class Stand:
         self.instructions = None
         self.revisions = revisions
         self.limits = Limits(**limits)
+        self.tap = None
         self.work = work
         self.listeners: list[Listener] = []
         self.seen: list[Exchange] = []

@@ -5,7 +5,7 @@ the peer can be asked directly, `ask`; it knows of the server only what `Service
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.downgrade import notice
@@ -16,6 +16,9 @@ from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.shape import Result, Struct
+
+if TYPE_CHECKING:
+    from dovetail.protocol.recording import Tap
 
 NO_CAPABILITIES = ClientCapabilities()
 
@@ -105,6 +108,10 @@ class Service(Protocol):
     def revisions(self) -> tuple[str, ...]: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message, if anyone is."""
+        ...
 
     def capabilities(self) -> ServerCapabilities:
         """What the server offers now."""

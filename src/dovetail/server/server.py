@@ -58,6 +58,9 @@ from dovetail.wire.subscriptions import ListenParams, ListenResult, Subscription
 from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.protocol.recording import Tap
     from dovetail.server.mount import Mounts
     from dovetail.server.offload import Offload
     from dovetail.server.transforms import Transform
@@ -98,6 +101,7 @@ class Server(Offers):
         extensions: dict[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
         auth: Any = None,
+        trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
@@ -119,6 +123,8 @@ class Server(Offers):
         self.revisions = _known_revisions(revisions)
         self.limits = limits
         self.debug = debug
+        self.trace = trace
+        self._tap: Tap | None = None
         self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
@@ -154,6 +160,11 @@ class Server(Offers):
     def name(self) -> str:
         """The name the server was given."""
         return self.implementation.name
+
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message."""
+        return self._tap
 
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
@@ -212,8 +223,9 @@ class Server(Offers):
         return self._templates if kind == "resource template" else self._registry(kind)
 
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
-        """One page of a list put together elsewhere."""
-        return self._pages.made(exchange, items, field, shape, self._lifetime(exchange.method))
+        """One page of a list put together for one caller, and so not to be shared."""
+        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
+        return self._pages.made(exchange, items, field, shape, life)
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""

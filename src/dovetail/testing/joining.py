@@ -23,6 +23,7 @@ from dovetail.testing.between import between
 from dovetail.testing.faults import Faults
 from dovetail.transports.asgi import Endpoint
 from dovetail.transports.sockets import listening
+from dovetail.transports.tracing import Traced
 from dovetail.transports.web import bound_socket, configure
 
 Transport: TypeAlias = Literal["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -171,7 +172,8 @@ class Web:
         if self._listener.fileno() < 0:
             self._listener = bound_socket("127.0.0.1", self._port)
         endpoint = Endpoint(self._server, on_start=self._server.start)
-        config = configure(endpoint, self._server.limits)
+        traced = None if self._server.tap is None else Traced(endpoint, endpoint, self._server.tap)
+        config = configure(traced or endpoint, self._server.limits)
         config.load()
         # Its own `serve` would wait for signals, which are the test runner's.
         self._web = uvicorn.Server(config)

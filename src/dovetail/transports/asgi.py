@@ -85,6 +85,16 @@ class Endpoint:
         self._old = OldTransport(service, self._path) if old_sse and self._sessions.stateful else None
         self.ready = True
 
+    def here(self, scope: Scope) -> bool:
+        """Whether a request is for the one path of both eras."""
+        return _relative(scope) == self._path
+
+    def serves(self, scope: Scope) -> bool:
+        """Whether a request is for this server, by its path."""
+        path = _relative(scope)
+        old = self._old is not None and self._old.serves(path)
+        return self.here(scope) or old or (self._health and path in ("/live", "/ready"))
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":

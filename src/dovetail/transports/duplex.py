@@ -59,6 +59,10 @@ class Duplex:
         self._telling: asyncio.Task[None] | None = None
         self._deaf = False  # no more answers to our questions will come
         self._closed = False  # nobody reads any more
+        if service.tap is not None:
+            from dovetail.transports.tracing import tapped
+
+            self.receive, self._write = tapped(self.receive, self._write, service.tap)
 
     @property
     def running(self) -> int:

@@ -183,6 +183,8 @@ class Lines(asyncio.Protocol):
     def _hold(self, data: bytes) -> None:
         if self._held is None:
             self._held, self._poured = Spool(self._budget), 0
+        else:
+            self._held.one_message = False
         self._held.append(data)
 
     def _pour(self) -> None:
