@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from dovetail.errors import (
     InvalidParams,
-    MissingCapability,
     MCPError,
+    MissingCapability,
     NotFound,
     PeerError,
     RateLimited,
