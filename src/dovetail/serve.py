@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
@@ -19,9 +19,6 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines, private_streams
 from dovetail.transports.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from dovetail.protocol.recording import Tap
 
 TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
@@ -114,7 +111,7 @@ class Server(framework.Server):
         return application
 
     @property
-    def tap(self) -> "Tap | None":
+    def tap(self) -> Any:
         """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
         file = self.trace or os.environ.get(TRACE)
         if file and self._tap is None:

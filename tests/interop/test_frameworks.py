@@ -84,10 +84,17 @@ def event(method: str, params: dict[str, Any], *, modern: bool) -> dict[str, Any
 def test_a_function_of_aws_lambda(modern: bool) -> None:
     mangum = pytest.importorskip("mangum")
     app = frameworks.server("function")
+    loop = asyncio.new_event_loop()  # the runtime's, which stays from one invocation to the next
+    asyncio.set_event_loop(loop)
     handler = mangum.Mangum(app.asgi(sessions=False, allowed_hosts=["x.example"]), lifespan="off")
-    for _ in range(3):  # warm invocations, each on whatever loop there is
-        reply = handler(event("tools/call", {"name": "pool", "arguments": {}}, modern=modern), object())
-        assert reply["statusCode"] == 200, reply
-        body = reply["body"]
-        data = body.partition("data: ")[2].splitlines()[0] if body.startswith(("event:", "data:", "id:")) else body
-        assert json.loads(data)["result"]["content"][0]["text"] == "pool of function"
+    try:
+        for _ in range(3):
+            reply = handler(event("tools/call", {"name": "pool", "arguments": {}}, modern=modern), object())
+            assert reply["statusCode"] == 200, reply
+            body = reply["body"]
+            data = body.partition("data: ")[2].splitlines()[0] if body.startswith(("event:", "data:", "id:")) else body
+            assert json.loads(data)["result"]["content"][0]["text"] == "pool of function"
+    finally:
+        loop.run_until_complete(app.stop())
+        asyncio.set_event_loop(None)
+        loop.close()
