@@ -22,6 +22,7 @@ def surface(kind: type[Any]) -> dict[str, Any]:
 def test_both_have_the_same_surface() -> None:
     ours, theirs = surface(sync.SyncClient), surface(module.Client)
     instance = {"name"}  # an attribute of one, a property of the other
+    theirs.pop("mountable")  # for servers, which live on a loop
     assert ours.keys() - instance == theirs.keys()
     for name, one in theirs.items():
         other = ours[name]
