@@ -23,6 +23,7 @@ from dovetail import (
     RateLimited,
     RequestTimeout,
     ResultError,
+    Server,
     Timeouts,
     ToolError,
 )
@@ -569,3 +570,18 @@ async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
 async def test_nothing_listens() -> None:
     with pytest.raises(CannotConnect, match="is the server running"):
         await client("tcp://127.0.0.1:9").connect()
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_a_server_without_resources_and_prompts_has_none(revision: str) -> None:
+    app = Server("tools only")
+
+    @app.tool
+    def one() -> int:
+        return 1
+
+    async with Client(app, revision=revision) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["one"]
+        assert await client.list_resources() == []
+        assert await client.list_resource_templates() == []
+        assert await client.list_prompts() == []

@@ -14,7 +14,7 @@ from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, PeerError, ResultError
+from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, ResultError
 from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.exchange import Caller, Exchange
@@ -238,6 +238,10 @@ class Requesting:
 
         try:
             return await whole_list(fetch, field, self._limits)
+        except PeerError as exc:
+            if exc.code != MethodNotFound.code:
+                raise
+            return []  # a server without such things has none of them
         except ResultError as exc:
             raise exc.at(server=self._name, step=method) from None
 
