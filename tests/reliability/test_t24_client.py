@@ -4,17 +4,19 @@ What cannot be checked at a bounded cost is not checked, and said so in the log.
 """
 
 import asyncio
+import contextlib
+import gc
 import time
 from typing import Any
 
 import pytest
-from lab import figure
+from lab import figure, pace
 from test_t24_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
 from dovetail import Client, MCPError, Timeouts
 from stand_ins import ERAS, Play, on_socket, text, tool
 
-BOUND = 0.5  # seconds of CPU; the target is 20 ms beyond reading the answer, and this machine has other users
+BOUND = 10  # units of work beyond reading the answer; the target is one
 
 HOSTILE: dict[str, tuple[Any, Any]] = {
     **{f"{name} {n}": (SCHEMAS[name], value) for name in ARGUMENTS for n, value in enumerate(ARGUMENTS[name])},
@@ -48,17 +50,25 @@ async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
     else:
         play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
     async with on_socket(play) as at, Client(at, timeouts=Timeouts(read=2)) as client:
-        before = time.thread_time()
-        try:
+        with contextlib.suppress(MCPError):
             await client.list_tools()
-            reading = time.thread_time()
-            await client.call_tool("go")
-        except MCPError:
-            reading = before
-        spent = time.thread_time() - reading
-        figure(f"T24 client, {name}, {era}", spent * 1000, "ms")
-        assert spent < BOUND
-        assert await client.call_tool("fine")
+        judged = await _spent(client, "go")
+        plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
+        figure(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
+        assert judged < 4 * plain + BOUND * pace()
+
+
+async def _spent(client: Client, tool: str) -> float:
+    """CPU of one call, both sides of it: the server of the test lives in this thread."""
+    gc.collect()
+    gc.freeze()  # what the other tests left behind is not this call's to walk through
+    try:
+        before = time.thread_time()
+        with contextlib.suppress(MCPError):
+            await client.call_tool(tool)
+        return time.thread_time() - before
+    finally:
+        gc.unfreeze()
 
 
 def _raw(message: Any, schema: str) -> bytes:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from calling import called
-from lab import figure
+from lab import figure, pace
 
 from dovetail import Client, ClientLimits
 from stand_ins import STREAM_HEAD, Messages, Play, event, notice, on_socket, on_web, text
 from transports.scene import until
 
 MANY = 100_000
-BOUND = 30.0  # seconds; the target is 2, and this machine has other users
+BOUND = 1000  # units of work; the target is 100
 HOSTILE = 64.0
 
 KINDS = {
@@ -56,7 +56,7 @@ async def test_a_flood_before_an_answer(kind: str, era: str, on: Any) -> None:
     assert seen["usable"]
     figure(f"T25 {kind}, {era}, {on.__name__}", seen["cpu"], "s CPU")
     figure(f"T25 {kind}, {era}, {on.__name__}", seen["mib"], "MiB")
-    assert seen["cpu"] < BOUND
+    assert seen["cpu"] < BOUND * pace()
     assert seen["mib"] < HOSTILE
     if kind == "logs":
         assert seen["heard"] == MANY
