@@ -6,9 +6,12 @@ holds at most one notice per topic: two changes it has not yet heard of are one 
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dovetail.protocol.exchange import Listener
-from dovetail.protocol.mounting import Hear
+
+if TYPE_CHECKING:
+    from dovetail.protocol.mounting import Hear
 
 
 class Changes:
@@ -30,7 +33,7 @@ class Changes:
 
         return stop
 
-    def follow(self, hear: Hear) -> Callable[[], None]:
+    def follow(self, hear: "Hear") -> Callable[[], None]:
         """Have a function called at every change, at once and in the thread that tells it; call the result to stop."""
         self._followers.append(hear)
 

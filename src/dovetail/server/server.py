@@ -28,7 +28,6 @@ from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.mounting import Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
@@ -60,6 +59,7 @@ from dovetail.wire.tools import ListToolsResult
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
     from dovetail.server.mount import Mounts
     from dovetail.server.offload import Offload
@@ -199,13 +199,13 @@ class Server(Offers):
             target._sealer = self._sealer  # so that any worker of this server opens what another sealed
         return self.mounts.add(target.mountable(), prefix, transforms or {}, tags)
 
-    def mountable(self) -> Mountable:
+    def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
         from dovetail.server.mount import Local
 
         return Local(self)
 
-    def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]:
+    def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
         """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
         items = self._registered(kind)
         if self._rules is not None:
@@ -213,13 +213,13 @@ class Server(Offers):
             items = items if shown is None else shown
         return {name: one.declaration for name, one in items.items()}
 
-    def has(self, kind: Kind, name: str) -> bool:
+    def has(self, kind: "Kind", name: str) -> bool:
         """Whether something is registered here under a name, or a URI leads to it."""
         if kind != "resource":
             return name in self._registered(kind)
         return name in self._resources or any(one.template.match(name) for one in self._templates_by_precision)
 
-    def _registered(self, kind: Kind) -> Mapping[str, Any]:
+    def _registered(self, kind: "Kind") -> Mapping[str, Any]:
         return self._templates if kind == "resource template" else self._registry(kind)
 
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
