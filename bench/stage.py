@@ -66,6 +66,7 @@ class Setting(NamedTuple):
     tools: int = 0
     megabytes: float = 5
     large: bool = False
+    stamped: bool = False
 
     def arguments(self, style: str) -> list[str]:
         """Its command line."""
@@ -75,6 +76,7 @@ class Setting(NamedTuple):
             f"tools={self.tools}",
             f"megabytes={self.megabytes}",
             f"large={int(self.large)}",
+            f"stamped={int(self.stamped)}",
             f"style={style}",
         ]
 

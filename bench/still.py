@@ -1,5 +1,6 @@
 """What is measured without load: how long a server takes to be there, and how much memory it holds."""
 
+import compileall
 import os
 import random
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import asks
 from asks import HANDSHAKE
 from load import Bounds
-from stage import IMPLEMENTATIONS, OURS, Running, Setting
+from stage import IMPLEMENTATIONS, OURS, SERVERS, Running, Setting
 
 IMPORTS = {
     "floor": "import asyncio, msgspec",
@@ -26,6 +27,14 @@ _SMALL = Setting("stdio", megabytes=0.001)
 _WEB = Setting("http", megabytes=0.001)
 
 Figures = dict[str, dict[str, Any]]
+
+
+def compiled() -> None:
+    """Leave bytecode as installing with pip does: a checkout, or a setting of the environment, may have none."""
+    import dovetail
+
+    for home in (*dovetail.__path__, str(SERVERS)):
+        compileall.compile_dir(home, quiet=1)
 
 
 def imports(who: tuple[str, ...], rounds: int) -> Figures:

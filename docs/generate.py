@@ -1,19 +1,24 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
-the public names and their docstrings, and those of guide/types.md from what the code makes of types.
+the public names and their docstrings, those of guide/types.md from what the code makes of types, those
+of schemas.md from the rules, and those of performance.md from the results the benchmark last published.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
 
 import ast
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import dovetail
 from dovetail import errors
 from dovetail.protocol import downgrade
 from dovetail.protocol.http import status_of
+from dovetail.protocol.profiles import RULES
 from dovetail.wire.methods import BATCHES, METHODS, Method
 from dovetail.wire.revisions import REVISIONS, stateless
 from dovetail.wire.shape import Struct
@@ -40,10 +45,41 @@ REFUSALS = (
     errors.Busy("", own=True),
 )
 
+RULE_LABELS = {
+    "name": "name of a tool",
+    "parameter": "name of a parameter",
+    "description": "longest description",
+    "keywords": "keywords",
+    "formats": "formats",
+    "references": "`$ref` is taken",
+    "loops": "a type may contain itself",
+    "needs_items": "arrays need `items`",
+    "needs_type": "every schema needs a type, every object properties",
+    "text_enums": "only texts are enumerated",
+    "closed": "every object is closed",
+    "all_required": "every property is required",
+    "few_items": "`minItems` is 0 or 1",
+}
+
 FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
 
 GROUPS = {
-    "The server": ("Server", "Context", "Depends", "tool", "resource", "prompt", "Limits", "Lifetime"),
+    "The server": (
+        "Server",
+        "Context",
+        "Depends",
+        "tool",
+        "resource",
+        "prompt",
+        "Limits",
+        "Lifetime",
+        "Transform",
+        "Argument",
+        "WebRequest",
+        "WebReply",
+        "ToolReport",
+        "Finding",
+    ),
     "The client": (
         "Client",
         "SyncClient",
@@ -52,6 +88,8 @@ GROUPS = {
         "Timeouts",
         "ClientLimits",
         "Implementation",
+        "ClientCapabilities",
+        "LoggingMessageParams",
         "ElicitParams",
         "ElicitResult",
         "CreateMessageParams",
@@ -63,6 +101,18 @@ GROUPS = {
         "Prompt",
         "ReadResourceResult",
         "GetPromptResult",
+    ),
+    "Guarding a server": (
+        "Guard",
+        "JwtVerifier",
+        "IntrospectionVerifier",
+        "StaticTokens",
+        "Principal",
+        "InsufficientScope",
+        "AuthorizationServer",
+        "Upstream",
+        "Provider",
+        "known_client",
     ),
     "Logging in": (
         "OAuth",
@@ -133,7 +183,115 @@ def pages() -> dict[Path, str]:
     text = protocol.read_text(encoding="utf-8")
     for name, table in (("methods", methods()), ("codes", codes())):
         text = _replaced(text, name, table)
-    return {protocol: text, DOCS / "reference.md": reference(), DOCS / "guide" / "types.md": types()}
+    return {
+        protocol: text,
+        DOCS / "reference.md": reference(),
+        DOCS / "guide" / "types.md": types(),
+        DOCS / "schemas.md": schemas(),
+        DOCS / "performance.md": performance(),
+    }
+
+
+def performance() -> str:
+    """The page on performance, with the published results."""
+    published = json.loads((DOCS.parent / "bench/results/published.json").read_text(encoding="utf-8"))
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    for name, table in (
+        ("versions", _versions(published)),
+        ("calls", _calls(published["scenes"])),
+        ("still", _still(published["still"])),
+        ("limits", _verdicts(published["verdicts"])),
+    ):
+        text = _replaced(text, name, table)
+    return text
+
+
+def _versions(published: dict[str, Any]) -> str:
+    machine, plan = published["machine"], published["plan"]
+    foreign = median(one["foreign"] for cast in published["scenes"].values() for one in cast.values())
+    about = {
+        "date": published["date"],
+        "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
+        "plan": f"{plan['rounds']} rounds of {plan['seconds']} s",
+        "other work on the machine": f"{foreign:.1f} of {machine['cores']} cores, in the median",
+    }
+    rows = [[name, str(value)] for name, value in (about | published["versions"]).items()]
+    return _table(["", ""], rows)
+
+
+def _calls(scenes: dict[str, Any]) -> str:
+    """CPU microseconds per call: ours, the least of the floors, and each peer."""
+    peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
+    rows = [
+        [
+            f"`{scene}`",
+            _micros(cast.get("dovetail")),
+            _micros(min((one for name, one in cast.items() if name.startswith("floor")), key=_cpu, default=None)),
+            *(_micros(cast.get(name)) for name in peers),
+        ]
+        for scene, cast in scenes.items()
+    ]
+    return _table(["scene", "dovetail", "best floor", *peers], rows)
+
+
+def _cpu(figures: dict[str, Any]) -> float:
+    return figures["cpu_us"]
+
+
+def _micros(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return ""
+    return f"{figures['cpu_us']:.1f}" if figures["cpu_us"] < 100 else f"{figures['cpu_us']:,.0f}"
+
+
+def _still(still: dict[str, Any]) -> str:
+    """What is measured at rest, a column for each implementation."""
+    names = [name for name in still["memory"] if name in still["spawn"]]
+    fields = [("idle_stdio", "idle on stdio, MB", 2**20), ("idle_http", "idle on HTTP, MB", 2**20),
+              ("per_session", "one idle session, KB", 2**10)]  # fmt: skip
+    rows = [["spawn to first answer, CPU ms", *(f"{still['spawn'][name]['cpu_ms']:.0f}" for name in names)]]
+    for field, label, unit in fields:
+        found = [still["memory"][name].get(field) for name in names]
+        rows.append([label, *("" if size is None else f"{size / unit:.1f}" for size in found)])
+    imports = {name: one["cpu_ms"] for name, one in still["import"].items()}
+    rows.append(["import, CPU ms", *(f"{imports[name]:.0f}" if name in imports else "" for name in names)])
+    floor = f"`import asyncio, msgspec` takes {imports['floor']:.0f} ms, an empty Python {imports['python']:.0f}."
+    return f"{_table(['', *names], rows)}\n\n{floor}"
+
+
+def _verdicts(verdicts: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            f"`{one['name']}`",
+            f"{one['ratio']:.2f}",
+            f"at most {one['most']:g}" if one["most"] is not None else f"at least {one['least']:g}",
+            YES if one["good"] else "**missed**",
+        ]
+        for one in verdicts
+    ]
+    return _table(["ratio", "found", "wanted", ""], rows)
+
+
+def schemas() -> str:
+    """The page on schemas, with the rules as the code has them."""
+    text = (DOCS / "schemas.md").read_text(encoding="utf-8")
+    head = ["", *(f"`{name}`" for name in RULES)]
+    rows = [[label, *(_rule(getattr(rule, field)) for rule in RULES.values())] for field, label in RULE_LABELS.items()]
+    return _replaced(text, "rules", _table(head, rows))
+
+
+def _rule(value: object) -> str:
+    match value:
+        case frozenset():
+            return ", ".join(f"`{one}`" for one in sorted(value))
+        case bool():
+            return YES if value else NO
+        case None:
+            return "*any*"
+        case int():
+            return str(value)
+        case _:
+            return f"`{value}`"
 
 
 def types() -> str:
@@ -280,7 +438,7 @@ def _lineage(kind: type) -> Iterator[ast.ClassDef]:
 def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     for node in lineage:
         for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            if isinstance(member, ast.FunctionDef) and member.name in ("__init__", "__new__"):
                 return f"{name}({_arguments(member)})"
     kind = getattr(dovetail, name)
     if not issubclass(kind, Struct):
@@ -291,13 +449,21 @@ def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     return _folded(f"{name}(", [*required, *optional], ")")
 
 
+def _kind(annotation: ast.expr) -> str:
+    """An annotation; one in quotes is shown without them."""
+    quoted = isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)
+    return str(annotation.value) if quoted else ast.unparse(annotation)
+
+
 def _field(node: ast.AnnAssign) -> str:
-    text = f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
+    text = f"{ast.unparse(node.target)}: {_kind(node.annotation)}"
     if node.value is None:
         return text
     value = node.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
-        value = next(keyword.value for keyword in value.keywords if keyword.arg == "default")
+        value = next(keyword.value for keyword in value.keywords if keyword.arg in ("default", "default_factory"))
+        if ast.unparse(value) in ("dict", "list"):
+            return f"{text} = {'{}' if ast.unparse(value) == 'dict' else '[]'}"
     return f"{text} = {ast.unparse(value)}"
 
 
@@ -319,7 +485,7 @@ def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.Asyn
 
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
-        return f"{node.name}: {ast.unparse(node.returns)}" if node.returns else node.name
+        return f"{node.name}: {_kind(node.returns)}" if node.returns else node.name
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"{prefix}{node.name}({_arguments(node)}){returns}"
@@ -327,7 +493,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
-    given.args = [one for one in given.args if one.arg != "self"]
+    given.args = [one for one in given.args if one.arg not in ("self", "cls")]
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

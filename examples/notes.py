@@ -1,14 +1,34 @@
-"""Notes that change: every client that listens hears of new notes and of new contents.
+"""Notes in a SQLite database: every note is a resource, and clients that listen hear of new ones and of new contents.
 
-The same two calls, `changed` (made by `add_resource` itself) and `updated`, reach listeners of both eras.
+The same two calls, `changed` (made by `add_resource` itself) and `updated`, reach listeners of both eras. The database
+is the file named by NOTES, or only in memory.
 """
 
+import os
+import sqlite3
+import threading
 from typing import Annotated
 
 from dovetail import Server, ToolError
 
 app = Server("notes", version="1.0.0", offers=["resources"])
-notes: dict[str, str] = {}
+database = sqlite3.connect(os.environ.get("NOTES", ":memory:"), check_same_thread=False)
+lock = threading.Lock()  # plain functions run in threads
+
+
+def run(statement: str, *values: str) -> list[tuple[str, ...]]:
+    """Do something in the database."""
+    with lock, database:
+        return database.execute(statement, values).fetchall()
+
+
+def offer(name: str) -> None:
+    """Offer a note as a resource."""
+
+    def read() -> str:
+        return run("select text from notes where name = ?", name)[0][0]
+
+    app.add_resource(read, f"notes://{name}", name=name, description=f"The note {name}.", mime_type="text/plain")
 
 
 @app.tool
@@ -16,23 +36,33 @@ def write(name: Annotated[str, "One word"], text: str) -> str:
     """Write a note, new or not."""
     if not name.isidentifier():
         raise ToolError("The name of a note is one word.")
-    uri, is_new = f"notes://{name}", name not in notes
-    notes[name] = text
+    is_new = not run("select 1 from notes where name = ?", name)
+    run("insert into notes values (?, ?) on conflict (name) do update set text = excluded.text", name, text)
     if is_new:
-        app.add_resource(lambda: notes[name], uri, name=name, description=f"The note {name}.", mime_type="text/plain")
+        offer(name)
     else:
-        app.updated(uri)
-    return f"{'Created' if is_new else 'Updated'} {uri}"
+        app.updated(f"notes://{name}")
+    return f"{'Created' if is_new else 'Updated'} notes://{name}"
+
+
+@app.tool(read_only=True)
+def search(words: str) -> list[str]:
+    """Names of the notes that contain these words."""
+    return [name for (name,) in run("select name from notes where instr(lower(text), lower(?)) order by name", words)]
 
 
 @app.tool
 def erase(name: str) -> str:
     """Erase a note."""
-    if notes.pop(name, None) is None:
+    if not run("delete from notes where name = ? returning name", name):
         raise ToolError(f"There is no note called {name}.")
     app.remove_resource(f"notes://{name}")
     return f"Erased notes://{name}"
 
+
+run("create table if not exists notes (name text primary key, text text not null)")
+for (known,) in run("select name from notes order by name"):
+    offer(known)
 
 if __name__ == "__main__":
     app.run()

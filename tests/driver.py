@@ -604,13 +604,13 @@ async def serving(app: Server, **options: Any) -> AsyncIterator[Web]:
 
 
 @asynccontextmanager
-async def serving_asgi(application: Any, limits: Any) -> AsyncIterator[Web]:
+async def serving_asgi(application: Any, limits: Any, port: int = 0) -> AsyncIterator[Web]:
     """Any ASGI application, the same way."""
     import uvicorn
 
     from dovetail.transports.web import bound_socket, configure
 
-    listener = bound_socket("127.0.0.1", 0)
+    listener = bound_socket("127.0.0.1", port)
     server = uvicorn.Server(configure(application, limits))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

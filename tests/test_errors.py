@@ -42,6 +42,7 @@ CODES = {
     "MissingCapability": -32021,
     "UnsupportedRevision": -32022,
     "Busy": 429,
+    "InsufficientScope": 403,
 }
 
 

@@ -84,6 +84,14 @@ _OPENED = {
     "capabilities": {"tools": {}, "resources": {}},
     "serverInfo": {"name": "floor", "version": "1"},
 }
+_DISCOVERED = {
+    "resultType": "complete",
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {}, "resources": {}},
+    "ttlMs": 0,
+    "cacheScope": "private",
+    "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "floor", "version": "1"}},
+}
 
 
 async def _echo_tool(text: str) -> str:
@@ -116,6 +124,8 @@ class Floor:
                 uri = _read.decode(message.params).uri
                 assert uri == URI
                 body = _encode(Read([Contents(uri, self._contents)]))
+            case "server/discover":
+                body = _encode(_DISCOVERED)
             case _:
                 body = _encode(_OPENED)
         return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (_encode(message.id), body)
@@ -126,3 +136,19 @@ class Floor:
             total = await _add_tool(numbers.a, numbers.b)
             return Called([Text(str(total))], {"result": total})
         return Called([Text(await _echo_tool(_echo.decode(call.arguments).text))])
+
+
+class Stamped(Floor):
+    """The same for clients, who insist on what the newest revision stamps on its results."""
+
+    async def answer(self, data: bytes) -> bytes | None:
+        """The response, stamped."""
+        answer = await super().answer(data)
+        return answer and answer.replace(
+            b'"result":{', b'"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private",', 1
+        )
+
+
+def made(order: Order) -> Floor:
+    """The floor that was ordered."""
+    return Stamped(order) if order.stamped else Floor(order)

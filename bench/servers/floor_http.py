@@ -3,11 +3,11 @@
 from typing import Any
 
 import uvicorn
-from floor import Floor
+from floor import made
 from matter import Order, listening
 
 order = Order()
-floor = Floor(order)
+floor = made(order)
 streaming = order.responses == "sse"
 session = (b"mcp-session-id", b"floor")
 head = {
@@ -19,6 +19,10 @@ head = {
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Answer a POST, whatever its path and headers."""
+    if scope["method"] != "POST":  # a client wants to listen, or takes its leave
+        await send({"type": "http.response.start", "status": 405, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     message = await receive()
     body = message["body"]
     if message.get("more_body"):

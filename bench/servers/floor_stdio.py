@@ -5,11 +5,11 @@ import asyncio
 import sys
 from typing import Any
 
-from floor import Floor
+from floor import made
 from matter import Order
 
 order = Order()
-floor = Floor(order)
+floor = made(order)
 
 
 def at_once(data: bytes) -> bytes | None:

@@ -1,6 +1,7 @@
 """What all servers of the benchmark offer, and how they are told: `server.py stdio|http name=value ...`.
 
-Options: responses=json|sse, tools=N extra tools, megabytes=size of the resource, large=1 for limits of 64 MB.
+Options: responses=json|sse, tools=N extra tools, megabytes=size of the resource, large=1 for limits of 64 MB,
+stamped=1 for results as clients of the newest revision want them.
 Imports nothing heavy, so that it adds nothing to anybody's cold start.
 """
 
@@ -28,6 +29,7 @@ class Order:
         self.responses = given.get("responses", "json")
         self.tools = int(given.get("tools", "0"))
         self.large = given.get("large") == "1"
+        self.stamped = given.get("stamped") == "1"
         self.style = given.get("style", "")
         self.contents = text(float(given.get("megabytes", "5")))
 

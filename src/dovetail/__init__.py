@@ -4,12 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.auth.guard import Guard as Guard
+    from dovetail.auth.server.authority import known_client as known_client
+    from dovetail.auth.server.upstream import Provider as Provider
+    from dovetail.auth.server.upstream import Upstream as Upstream
     from dovetail.auth.settings import Bearer as Bearer
     from dovetail.auth.settings import ClientCredentials as ClientCredentials
     from dovetail.auth.settings import DeviceLogin as DeviceLogin
     from dovetail.auth.settings import EnterpriseLogin as EnterpriseLogin
     from dovetail.auth.settings import OAuth as OAuth
     from dovetail.auth.settings import WorkloadIdentity as WorkloadIdentity
+    from dovetail.auth.verify import IntrospectionVerifier as IntrospectionVerifier
+    from dovetail.auth.verify import JwtVerifier as JwtVerifier
+    from dovetail.auth.verify import StaticTokens as StaticTokens
     from dovetail.client.listening import Change as Change
     from dovetail.client.rounds import Pending as Pending
     from dovetail.connect import Client as Client
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from dovetail.errors import Dismissed as Dismissed
     from dovetail.errors import Forbidden as Forbidden
     from dovetail.errors import HttpError as HttpError
+    from dovetail.errors import InsufficientScope as InsufficientScope
     from dovetail.errors import Interrupted as Interrupted
     from dovetail.errors import InvalidParams as InvalidParams
     from dovetail.errors import LoginFailed as LoginFailed
@@ -44,9 +52,13 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.login.authority import AuthorizationServer as AuthorizationServer
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
+    from dovetail.protocol.principal import Principal as Principal
+    from dovetail.protocol.web import WebReply as WebReply
+    from dovetail.protocol.web import WebRequest as WebRequest
     from dovetail.serve import Server as Server
     from dovetail.server.asking import Elicit as Elicit
     from dovetail.server.asking import ElicitUrl as ElicitUrl
@@ -55,6 +67,8 @@ if TYPE_CHECKING:
     from dovetail.server.asking import Sample as Sample
     from dovetail.server.context import Context as Context
     from dovetail.server.inject import Depends as Depends
+    from dovetail.server.lint import Finding as Finding
+    from dovetail.server.lint import ToolReport as ToolReport
     from dovetail.server.marks import prompt as prompt
     from dovetail.server.marks import resource as resource
     from dovetail.server.marks import tool as tool
@@ -64,6 +78,8 @@ if TYPE_CHECKING:
     from dovetail.server.offload import Offload as Offload
     from dovetail.server.options import Lifetime as Lifetime
     from dovetail.server.streaming import Progress as Progress
+    from dovetail.server.transforms import Argument as Argument
+    from dovetail.server.transforms import Transform as Transform
     from dovetail.wire.completion import Completion as Completion
     from dovetail.wire.content import Annotations as Annotations
     from dovetail.wire.content import AudioContent as AudioContent
@@ -75,7 +91,9 @@ if TYPE_CHECKING:
     from dovetail.wire.content import TextContent as TextContent
     from dovetail.wire.elicitation import ElicitParams as ElicitParams
     from dovetail.wire.elicitation import ElicitResult as ElicitResult
+    from dovetail.wire.lifecycle import ClientCapabilities as ClientCapabilities
     from dovetail.wire.lifecycle import Implementation as Implementation
+    from dovetail.wire.logs import LoggingMessageParams as LoggingMessageParams
     from dovetail.wire.prompts import GetPromptResult as GetPromptResult
     from dovetail.wire.prompts import Prompt as Prompt
     from dovetail.wire.prompts import PromptMessage as PromptMessage
@@ -92,9 +110,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
+    "Argument": "dovetail.server.transforms",
     "Audio": "dovetail.server.media",
     "AudioContent": "dovetail.wire.content",
     "AuthError": "dovetail.errors",
+    "AuthorizationServer": "dovetail.login.authority",
     "Bearer": "dovetail.auth.settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
@@ -102,6 +122,7 @@ _HOMES = {
     "CannotStart": "dovetail.errors",
     "Change": "dovetail.client.listening",
     "Client": "dovetail.connect",
+    "ClientCapabilities": "dovetail.wire.lifecycle",
     "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
@@ -121,18 +142,24 @@ _HOMES = {
     "EmbeddedResource": "dovetail.wire.content",
     "EnterpriseLogin": "dovetail.auth.settings",
     "File": "dovetail.server.media",
+    "Finding": "dovetail.server.lint",
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
+    "Guard": "dovetail.auth.guard",
     "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
     "ImageContent": "dovetail.wire.content",
     "Implementation": "dovetail.wire.lifecycle",
     "InputRequired": "dovetail.server.asking",
+    "InsufficientScope": "dovetail.errors",
     "Interrupted": "dovetail.errors",
+    "IntrospectionVerifier": "dovetail.auth.verify",
     "InvalidParams": "dovetail.errors",
+    "JwtVerifier": "dovetail.auth.verify",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
+    "LoggingMessageParams": "dovetail.wire.logs",
     "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
@@ -145,10 +172,12 @@ _HOMES = {
     "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
+    "Principal": "dovetail.protocol.principal",
     "Progress": "dovetail.server.streaming",
     "Prompt": "dovetail.wire.prompts",
     "PromptMessage": "dovetail.wire.prompts",
     "ProtocolError": "dovetail.errors",
+    "Provider": "dovetail.auth.server.upstream",
     "RateLimited": "dovetail.errors",
     "ReadResourceResult": "dovetail.wire.resources",
     "RequestTimeout": "dovetail.errors",
@@ -162,15 +191,22 @@ _HOMES = {
     "Roots": "dovetail.server.asking",
     "Sample": "dovetail.server.asking",
     "Server": "dovetail.serve",
+    "StaticTokens": "dovetail.auth.verify",
     "SyncClient": "dovetail.connect",
     "TextContent": "dovetail.wire.content",
     "Timeouts": "dovetail.protocol.limits",
     "Tool": "dovetail.wire.tools",
     "ToolAnnotations": "dovetail.wire.tools",
     "ToolError": "dovetail.errors",
+    "ToolReport": "dovetail.server.lint",
+    "Transform": "dovetail.server.transforms",
     "TransportError": "dovetail.errors",
     "Unauthorized": "dovetail.errors",
+    "Upstream": "dovetail.auth.server.upstream",
+    "WebReply": "dovetail.protocol.web",
+    "WebRequest": "dovetail.protocol.web",
     "WorkloadIdentity": "dovetail.auth.settings",
+    "known_client": "dovetail.auth.server.authority",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "tool": "dovetail.server.marks",

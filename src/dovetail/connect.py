@@ -5,6 +5,7 @@ The client knows no transport and the transports know no client; they meet here.
 
 import functools
 import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from dovetail.auth.settings import Bearer
 from dovetail.client import client as caller
 from dovetail.client import sync
 from dovetail.client.answering import ElicitHandler, RootsGiven, SampleHandler
+from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
@@ -54,6 +56,8 @@ class Client(caller.Client):
         limits: ClientLimits | None = None,
         cache: bool = True,
         check_results: bool = True,
+        middleware: Sequence[Middleware] = (),
+        trace: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
         ca_file: str | Path | None = None,
@@ -91,7 +95,13 @@ class Client(caller.Client):
             limits=limits,
             cache=cache,
             check_results=check_results,
+            middleware=middleware,
         )
+        file = trace or os.environ.get("DOVETAIL_TRACE")
+        if file:
+            from dovetail.transports.tracing import Trace
+
+            self.taps.append(Trace(file, self.name).tap)
 
 
 class Way:
@@ -106,8 +116,9 @@ class Way:
 def _way(
     target: Target, *, limits: ClientLimits, timeouts: Timeouts, http: dict[str, Any], process: dict[str, Any]
 ) -> Way:
-    link = getattr(target, "link", None)
-    if callable(link):
+    if isinstance(target, Way):
+        return target
+    if callable(getattr(target, "link", None)):
         return _in_memory(target)
     if isinstance(target, Mapping):
         return _entry(target, limits, timeouts, http, process)

@@ -13,6 +13,7 @@ MCPError
 │   ├── HeaderMismatch       -32020
 │   ├── MissingCapability    -32021
 │   ├── UnsupportedRevision  -32022
+│   ├── InsufficientScope    403, with the scopes it takes
 │   └── Busy                 429, with a time after which to try again
 ├── PeerError                theirs, received: code, message, data
 │   ├── NotFound             there is no such tool, resource or prompt
@@ -188,6 +189,17 @@ class Busy(ProtocolError):
         self.own = own  # whether it is the caller's own share that is used up, not everyone's
 
 
+class InsufficientScope(ProtocolError):
+    """The caller's token lacks scopes this request takes; over HTTP it is a 403 that asks for them."""
+
+    # Outside the range JSON-RPC reserves, as the error code policy asks. spec: basic#error-codes
+    code = 403
+
+    def __init__(self, scopes: Sequence[str]) -> None:
+        super().__init__(f"This takes the scope {' '.join(scopes)}", {"requiredScopes": list(scopes)})
+        self.scopes = tuple(scopes)
+
+
 class PeerError(MCPError):
     """An error response received from the other side."""
 
@@ -213,7 +225,7 @@ class RateLimited(PeerError):
     def retry_after(self) -> float | None:
         """Seconds to wait, where the server named them."""
         wait = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
-        return wait / 1000 if isinstance(wait, int | float) else None
+        return min(wait, 1e12) / 1000 if isinstance(wait, int | float) else None
 
 
 class TransportError(MCPError):
@@ -262,12 +274,23 @@ class AuthError(MCPError):
 
 
 class Denied(AuthError):
-    """Raise this from `authenticate` to turn a caller away: 401 to ask for credentials, 403 to refuse them."""
+    """Raise this from `authenticate` to turn a caller away: 401 to ask for credentials, 403 to refuse them.
 
-    def __init__(self, message: str = "Authentication is required", *, status: int = 401, challenge: str = "") -> None:
+    `nonce` is what a DPoP proof must repeat.
+    """
+
+    def __init__(
+        self,
+        message: str = "Authentication is required",
+        *,
+        status: int = 401,
+        challenge: str = "",
+        nonce: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.challenge = challenge or ("Bearer" if status == 401 else "")
+        self.nonce = nonce
 
 
 class NeedsLogin(AuthError):
@@ -289,7 +312,7 @@ class LoginFailed(AuthError):
 
 
 class NotOffered(MCPError):
-    """The server did not declare what this needs; nothing was sent."""
+    """The server does not have what this needs."""
 
 
 class AnswerError(MCPError):

@@ -5,14 +5,13 @@ The framework knows no transport and the transports know no framework; they meet
 
 import asyncio
 import contextlib
-import multiprocessing
-import multiprocessing.connection
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, Self
 
 from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
@@ -20,6 +19,8 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines, private_streams
 from dovetail.transports.watchdog import Watchdog
+
+TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
 Transport = Literal["stdio", "http", "unix", "tcp"]
 
@@ -35,12 +36,15 @@ _UNSTARTED = 3  # as uvicorn says it
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
-    def run(self, transport: Transport | str = "stdio", **options: Any) -> None:
+    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Any) -> None:
         """Serve until told to stop.
 
         "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
         `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
+        reload: for development, start the program anew whenever one of its files changes.
         """
+        if reload and _reloading(transport, options):
+            return
         match transport:
             case "stdio":
                 run_stdio(self, **options)
@@ -66,11 +70,20 @@ class Server(framework.Server):
         health: bool = False,
         old_sse: bool = True,
         authenticate: Any = None,
+        otherwise: Any = None,
     ) -> Any:
-        """The server as an ASGI application, for any ASGI server or mounted in another application."""
+        """The server as an ASGI application, for any ASGI server or mounted in another application.
+
+        otherwise: the application for all other paths, for frameworks that cannot mount.
+        """
         from dovetail.transports.asgi import Endpoint
 
-        return Endpoint(
+        guard = None
+        if self.auth is not None:
+            from dovetail.login.porter import porter_for
+
+            guard = porter_for(self.auth, path, public_url, allowed_hosts)
+        endpoint = Endpoint(
             self,
             path=path,
             public_url=public_url,
@@ -82,13 +95,97 @@ class Server(framework.Server):
             health=health,
             old_sse=old_sse,
             authenticate=authenticate,
+            guard=guard,
             on_start=self.start,
             on_stop=self.stop,
         )
+        application: Any = endpoint
+        if otherwise is not None:
+            from dovetail.transports.beside import Beside
+
+            application = Beside(endpoint, otherwise)
+        if self.tap is not None:
+            from dovetail.transports.tracing import Traced
+
+            application = Traced(endpoint, application, self.tap)
+        return application
+
+    @property
+    def tap(self) -> Any:
+        """Who is told of every message: the trace, if one is wanted by `trace=` or by DOVETAIL_TRACE."""
+        file = self.trace or os.environ.get(TRACE)
+        if file and self._tap is None:
+            from dovetail.transports.tracing import Trace
+
+            self._tap = Trace(file, self.name).tap
+        return self._tap
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Any,
+        *,
+        name: str | None = None,
+        client: Any = None,
+        url: str | None = None,
+        headers: Any = None,
+        include: Any = None,
+        names: Mapping[str, str] | None = None,
+        max_reply: int = 4 * 1024 * 1024,
+        **options: Any,
+    ) -> Self:
+        """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
+
+        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. `headers`
+        go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
+        pattern for "GET /path", or a function of the operation. `names` rename tools.
+        """
+        from dovetail.server.openapi import add_operations
+        from dovetail.transports.sending import sender
+
+        title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
+        app = cls(name or title or "service", **options)
+        send = sender(client, max_reply)
+        add_operations(
+            app, document, send, url=url, headers=headers or {}, include=include, names=names, max_reply=max_reply
+        )
+        return app
+
+    @classmethod
+    def from_asgi(cls, application: Any, document: Any = None, **options: Any) -> Self:
+        """A server whose tools are the operations of an ASGI application of this process; no network is involved.
+
+        The document is the application's own (FastAPI, Litestar) unless given; other options as for `from_openapi`.
+        The application's lifespan is the server's.
+        """
+        from dovetail.transports.sending import described, within
+        from dovetail.transports.within import lifespan
+
+        options = {"lifespan": lambda: lifespan(application), "url": "http://localhost"} | options
+        client = within(application, options.get("max_reply", 4 * 1024 * 1024))
+        return cls.from_openapi(document or described(application), client=client, **options)
 
     def link(self, write: Callable[[bytes], None], **options: Any) -> Duplex:
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
         return Duplex(self, write, **options)
+
+
+def _reloading(transport: str, options: dict[str, Any]) -> bool:
+    """Keep a child of this program running; False in that child, which is to serve."""
+    from dovetail.transports import reloading
+
+    if reloading.is_child():
+        return False
+    if transport == "stdio":
+        with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(reloading.relay(os.dup(source), sink))
+    elif transport == "http":
+        from dovetail.transports.web import bound_socket
+
+        reloading.supervise(bound_socket(options.get("host", "127.0.0.1"), options.get("port", 8000)))
+    else:
+        reloading.supervise()
+    return True
 
 
 def run_stdio(server: Server) -> None:
@@ -132,14 +229,14 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
-    _check_reach(host, anonymous or options.get("authenticate") is not None)
+    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     server.asgi(**options)  # a wrong option shows before anything is announced
     for file in (ssl_certfile, ssl_keyfile):
         if file is not None and not os.path.isfile(file):
             raise FileNotFoundError(f"there is no file {file!r} to read the certificate or its key from")
-    listener = bound_socket(host, port)
+    listener = _inherited() or bound_socket(host, port)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
     path = "/" + options.get("path", "/mcp").strip("/")
@@ -151,10 +248,16 @@ def run_http(
         _supervise(server, listener, workers, ssl, options)
 
 
+def _inherited() -> socket.socket | None:
+    """The socket of the process that starts this one anew, where there is one."""
+    number = os.environ.get("DOVETAIL_LISTENER")
+    return socket.socket(fileno=int(number)) if number else None
+
+
 def _check_reach(host: str, allowed: bool) -> None:
     if host not in LOOPBACK and not allowed:
         raise ValueError(
-            f"on {host} anyone who reaches this machine could call the server: pass authenticate=, or anonymous=True "
+            f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
             "if that is meant"
         )
 
@@ -178,6 +281,8 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
 
 def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any], options: dict[str, Any]) -> None:
     """Several processes on one socket; one that dies is replaced."""
+    import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
+
     context = multiprocessing.get_context("fork")
     stopping = False
 

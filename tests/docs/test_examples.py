@@ -127,6 +127,53 @@ def test_mounted() -> None:
     assert note["result"]["contents"][0]["text"] == "a"
 
 
+def test_in_fastapi() -> None:
+    with _listening("in_fastapi.py") as port:
+        _, written = _post(port, "/notes/mcp", *_call("write", name="one", text="a"))
+        _, found = _post(port, "/shelf/mcp", *_call("book", title="Emma"))
+        _, missing = _post(port, "/shelf/mcp", *_call("book", title="Nothing"))
+    assert "Created" in _text(written)
+    assert json.loads(_text(found)) == {"year": 1815}
+    assert "404" in _text(missing)
+
+
+def test_imported() -> None:
+    forecast, missing, wrong, reported = _stdio(
+        "imported.py",
+        _call("forecast", city="San José", days=2),
+        _call("forecast", city="../alerts"),
+        _call("forecast", city=".."),
+        _call("report_alert", city="Oslo", what="hail"),
+    )
+    assert json.loads(_text(forecast)) == {"city": "San José", "sky": ["rain", "rain"]}
+    assert "404" in _text(missing)
+    assert wrong["result"]["isError"]
+    assert json.loads(_text(reported)) == {"reported": {"city": "Oslo", "what": "hail"}}
+
+
+def test_gateway() -> None:
+    tools, written, tomorrow, hidden, asked = _stdio(
+        "gateway.py",
+        ("tools/list", {}),
+        _call("notes_write", name="one", text="a"),
+        _call("tomorrow", city="Oslo"),
+        _call("notes_erase", name="one"),
+        _call("booking_book", flight="DY 814"),
+    )
+    names = {tool["name"] for tool in tools["result"]["tools"]}
+    assert {"notes_write", "tomorrow", "booking_book"} <= names
+    assert not {"notes_erase", "forecast"} & names
+    assert "Created" in _text(written)
+    assert len(tomorrow["result"]["structuredContent"]) == 1
+    assert hidden["error"]["code"] == -32602
+    assert "Which seat" in str(asked["result"]["inputRequests"])
+
+
+def test_examples_are_short() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert not {name: length for name, length in lengths.items() if length > 80 and name != "demo.py"}
+
+
 def test_workers() -> None:
     with _listening("workers.py", "--workers", "2") as port:
         _, asked = _post(port, "/mcp", *_call("rename", path="a"))
@@ -209,7 +256,7 @@ def _listening(example: str, *arguments: str) -> Iterator[int]:
         process.terminate()
         process.communicate(timeout=PATIENCE)
         # uvicorn, which serves `mounted.py` by itself, ends by the signal it was sent.
-        assert process.returncode in ((0, -15) if example == "mounted.py" else (0,))
+        assert process.returncode in ((0, -15) if example in ("mounted.py", "in_fastapi.py") else (0,))
     finally:
         process.kill()
         process.wait()

@@ -16,7 +16,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 SOURCE = re.compile(r"`(?:\.venv/bin/python )?(?P<path>[\w/]+\.py)[` ]")
-TOPS = ("src", "tests", "docs", "examples")
+TOPS = ("src", "tests", "docs", "examples", "bench")
 COMMAND = re.compile(r"`make (?P<target>[a-z]+)`")
 
 

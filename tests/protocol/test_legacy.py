@@ -57,6 +57,7 @@ def service(capabilities: ServerCapabilities = EVERYTHING, revisions: tuple[str,
         revisions=revisions,
         capabilities=lambda: capabilities,
         limits=Limits(meta=1000),
+        readable=lambda uri, principal: True,
     )
 
 
@@ -96,11 +97,6 @@ def test_a_server_without_handshake_revisions_says_what_it_speaks() -> None:
     with pytest.raises(UnsupportedRevision) as caught:
         negotiate(LAST, (NEWEST,))
     assert caught.value.data == {"supported": [NEWEST], "requested": LAST}
-
-
-def test_known_is_what_a_header_of_this_era_may_name() -> None:
-    assert [one for one in (*REVISIONS, "x") if legacy.known(one, REVISIONS)] == [*HANDSHAKE, DRAFT]
-    assert not legacy.known(LAST, (NEWEST, FIRST))
 
 
 # Opening

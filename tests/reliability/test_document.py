@@ -2,6 +2,7 @@
 names it. RELIABILITY_WRITE=1 writes the table.
 """
 
+import inspect
 import io
 import os
 import re
@@ -23,7 +24,7 @@ COUNTS = {
 
 def comments() -> dict[str, str]:
     """What stands beside each limit in its source."""
-    source = Path(limits.__file__).read_text(encoding="utf-8")
+    source = inspect.getsource(limits.Limits)
     found: dict[str, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         name = re.match(r"    (\w+): (?:int|float) =", token.line)

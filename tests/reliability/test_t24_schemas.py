@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from lab import HANDSHAKE, NEWEST, Client, MiB, Target, figure, target
+from lab import HANDSHAKE, NEWEST, Client, MiB, Target, figure, pace, target
 
 from dovetail import Server
 
-BOUND = 0.5  # seconds a call may take here: the target is 20 ms, and this machine has other users
+BOUND = 40  # units of work a call may take, reading it included; the target is one
 
 
 def of(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_costly_arguments_are_judged_at_once(judging: Target, name: str, revisio
         assert answer.status == 200
         assert len(answer.body) < 8192  # the verdict does not repeat what it judges
         figure(f"T24 CPU of a call judged by {name}", used * 1000, "ms")
-        assert used < BOUND
+        assert used < BOUND * pace()
 
 
 def test_another_client_does_not_wait_for_a_verdict(judging: Target) -> None:
@@ -102,7 +102,7 @@ def test_another_client_does_not_wait_for_a_verdict(judging: Target) -> None:
             worst = max(worst, time.monotonic() - began)
             costly.connection().answer()
     figure("T24 longest wait beside a verdict", worst * 1000, "ms")
-    assert worst < 2 * BOUND
+    assert worst < 2 * BOUND * pace()
 
 
 def test_a_small_call_hears_of_all_its_problems(judging: Target) -> None:
@@ -181,7 +181,12 @@ def test_a_pattern_in_an_annotation_is_not_a_trap() -> None:
     async def typed(a: Annotated[str, msgspec.Meta(pattern="^(a+)+$")]) -> str:
         return a
 
+    @app.tool
+    async def hidden(a: Annotated[str, msgspec.Meta(pattern="^(a+)+$")] | None = None, n: int = 0) -> str | None:
+        return a
+
     began = time.thread_time()
-    with pytest.raises(Exception, match="Invalid arguments"):
-        app._tools["typed"].signature.bind({"a": "a" * 24 + "!"}, None)
+    for name in ("typed", "hidden"):
+        with pytest.raises(Exception, match="Invalid arguments"):
+            app._tools[name].signature.bind({"a": "a" * 24 + "!", "n": "x"}, None)
     assert time.thread_time() - began < 0.25

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dovetail import Server
-from dovetail.server.arguments import MAX_TEXT, mended
+from dovetail.server.arguments import MAX_TEXT, mended, misfits
 from dovetail.server.schema import schema_of
 from dovetail.server.signature import BadArguments, compile_signature
 from server.calling import Client, failed
@@ -127,6 +127,35 @@ def test_a_refusal_stays_short() -> None:
     assert len(text.encode()) <= MAX_TEXT
     assert "xxxx" not in text
     assert "yyyy" not in text
+
+
+class Add(msgspec.Struct, tag="add"):
+    left: "Add | Negate | int"
+    right: "Add | Negate | int"
+
+
+class Negate(msgspec.Struct, tag="negate"):
+    left: "Add | Negate | int"
+
+
+def calculate(tree: Add | Negate) -> None: ...
+
+
+def test_of_several_kinds_of_object_the_one_named_is_meant() -> None:
+    text = refusal(calculate, {"tree": {"type": "negate", "left": {"type": "add", "left": 1, "right": "x"}}})
+    assert text == "Invalid arguments. `tree.left.right`: expected `object | int`, got `str`."
+    signature = compile_signature(calculate, context_type=Nobody)
+    given = {"tree": {"type": "negate", "left": '{"type": "add", "left": "1", "right": 2}'}}
+    assert signature.bind(given, None)[0] == (Negate(Add(1, 2)),)
+
+
+def test_a_deep_value_with_alternatives_on_each_level_is_explained_in_bounded_time() -> None:
+    either = {"anyOf": [{"$ref": "#/$defs/L"}, {"$ref": "#/$defs/R"}]}
+    shared = {name: {"type": "object", "properties": {"a": either}, "required": [name]} for name in "LR"}
+    value: Any = {}
+    for _ in range(50):
+        value = {"a": value}
+    assert len([*misfits(either, value, shared, "x")]) == 51
 
 
 def test_patterns_and_mending_go_together() -> None:

@@ -26,10 +26,11 @@ def test_options_are_what_the_classes_take() -> None:
         parameters = inspect.signature(kind).parameters.values()
         return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
 
-    assert keywords(Tool) == set(ToolOptions.__annotations__)
-    assert keywords(Prompt) == set(PromptOptions.__annotations__)
-    assert keywords(Resource) == set(ResourceOptions.__annotations__)
-    assert keywords(ResourceTemplate) == set(ResourceOptions.__annotations__) - {"size"}
+    access = {"scopes", "visible"}  # the server's own: who may use it is not part of what it is
+    assert keywords(Tool) == set(ToolOptions.__annotations__) - access
+    assert keywords(Prompt) == set(PromptOptions.__annotations__) - access
+    assert keywords(Resource) == set(ResourceOptions.__annotations__) - access
+    assert keywords(ResourceTemplate) == set(ResourceOptions.__annotations__) - access - {"size"}
 
 
 async def test_hints_have_short_names() -> None:
@@ -260,3 +261,35 @@ async def test_a_function_is_added_by_its_mark() -> None:
     assert list(await listed(app)) == ["two"]
     with pytest.raises(TypeError, match="needs its URI"):
         resource(one)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
+    plain: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Server("x")
+    raised: list[Exception] = [LookupError("no such city"), KeyError(), ToolError("said"), ValueError("secret")]
+
+    def fail(n: int) -> str:
+        raise raised[n]
+
+    async def fail_async(n: int, ctx: Context) -> str:
+        raise raised[n]
+
+    app.add_tool(fail if plain else fail_async, name="fail", reveal=(LookupError,))
+    client = Client(app)
+    told = [(await client.call("fail", {"n": n}))["content"][0]["text"] for n in range(4)]
+    assert told[:3] == ["no such city", "KeyError", "said"]
+    assert told[3].startswith("tool fail failed; the server's log has the details under ")
+    (record,) = caplog.records
+    assert told[3].rpartition(" ")[2] in record.getMessage()
+    assert "ValueError: secret" in record.getMessage()
+    with pytest.raises(TypeError, match="classes of exceptions"):
+        app.add_tool(fail, name="other", reveal=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
+
+
+async def test_debug_shows_what_is_masked_otherwise() -> None:
+    app = Server("x", debug=True)
+    app.add_tool(lambda: 1 / 0, name="fail")
+    shown = (await Client(app).call("fail"))["content"][0]["text"]
+    assert shown.startswith("tool fail failed: ZeroDivisionError: division by zero [")

@@ -52,6 +52,7 @@ class Stand:
         self.instructions = None
         self.revisions = revisions
         self.limits = Limits(**limits)
+        self.tap = None
         self.work = work
         self.listeners: list[Listener] = []
         self.seen: list[Exchange] = []
@@ -66,6 +67,9 @@ class Stand:
     async def handle(self, exchange: Exchange) -> Result | bytes:
         self.seen.append(exchange)
         return await self.work(exchange)
+
+    def readable(self, uri: str, principal: str | None) -> bool:
+        return True
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         self.listeners.append(listener)

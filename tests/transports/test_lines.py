@@ -259,17 +259,67 @@ async def test_nobody_waits_for_a_peer_that_is_gone() -> None:
     steps = []
 
     async def work(exchange: Any) -> Any:
+        lines.pause_writing()
         await exchange.notify("notifications/message", {})
         steps.append("said")
         return b"{}"
 
     lines, _ = connected(Stand(work))
-    lines.pause_writing()
     lines.data_received(line(modern()))
     await settled()
     lines.connection_lost(None)
     await until(lambda: steps)
     await lines.close(0)
+
+
+async def test_lines_that_came_together_are_taken_only_while_their_answers_are_read() -> None:
+    """A few bytes that ask for a lot must not make a lot of answers that nobody reads."""
+    stand = Stand()
+    lines, pipe = connected(stand)
+    lines.pause_writing()
+    lines.data_received(b"".join(line(modern(id=number)) for number in range(5)))
+    await settled()
+    assert not stand.seen
+    lines.resume_writing()
+    await until(lambda: b"".join(pipe.written).count(b"\n") == 5)
+    assert [exchange.id for exchange in stand.seen] == list(range(5))
+    await lines.close(0)
+
+
+async def test_a_large_answer_leaves_before_the_next_line_is_taken() -> None:
+    async def work(exchange: Any) -> Any:
+        return b'{"text":"%s"}' % (b"x" * 100_000)
+
+    stand = Stand(work)
+    lines, pipe = connected(stand)
+    asyncio.get_running_loop().call_soon(lines.data_received, line(modern(id=0)))
+    await until(lambda: pipe.written and not lines.duplex.running)
+    pipe.written.clear()
+    write = pipe.write
+
+    def write_and_pause(data: bytes) -> None:
+        write(data)
+        lines.pause_writing()
+
+    pipe.write = write_and_pause  # type: ignore[method-assign]
+    asyncio.get_running_loop().call_soon(lines.data_received, line(modern(id=1)) + line(modern(id=2)))
+    await settled()
+    assert [exchange.id for exchange in stand.seen] == [0, 1]
+    await lines.close(0)
+
+
+async def test_an_end_that_comes_with_the_last_lines_waits_until_they_are_taken() -> None:
+    stand = Stand()
+    lines, pipe = connected(stand)
+    lines.pause_writing()
+    lines.data_received(line(modern(id=1)))
+    lines.eof_received()
+    await settled()
+    assert not lines.done.done()
+    lines.resume_writing()
+    await lines.done
+    await lines.close(1)
+    assert b'"id":1' in b"".join(pipe.written)
 
 
 async def test_a_peer_that_reads_again_is_not() -> None:

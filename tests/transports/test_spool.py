@@ -19,7 +19,7 @@ def test_the_bytes_come_back_wherever_they_lie(given: list[bytes], limit: int, m
         if place == move:
             spool.to_disk()
         spool.append(piece)
-        assert 0 <= budget.used <= limit
+        assert 0 <= budget.used <= max(limit, spool.size)
     whole = b"".join(given)
     assert spool.size == len(whole)
     assert spool.read() == whole
@@ -66,6 +66,23 @@ def test_bytes_may_be_added_while_others_go_on(steps: list[Any]) -> None:
         spool.close()
     finally:
         module.SLICE = original
+
+
+def test_one_message_alone_may_be_larger_than_the_budget_but_nothing_else() -> None:
+    budget = Budget(100)
+    large = spooled(b"x" * 150, budget)
+    large.append(b"x" * 50)
+    assert budget.used == 200
+    other = spooled(b"y", budget)
+    assert budget.used == 200
+    large.append(b"x")
+    assert budget.used == 201
+    other.close()
+    large.one_message = False
+    large.append(b"x")
+    assert budget.used == 0
+    assert large.read() == b"x" * 202
+    large.close()
 
 
 def test_those_who_wait_share_one_budget() -> None:

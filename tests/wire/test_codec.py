@@ -236,6 +236,56 @@ def test_a_close_look_at_a_long_text_needs_no_memory_to_speak_of(text: bytes, pr
     assert peak < 8 * len(data)
 
 
+# Large messages are read in another way, to the same end
+
+
+def beside_a_long_text(text: bytes) -> bytes:
+    return b'["' + b"x, :{" * 20_000 + b'",' + text + b"]"
+
+
+@given(st.data(), values)
+def test_any_spelling_reads_the_same_beside_a_long_text(data: st.DataObject, value: Any) -> None:
+    assert same(decode(beside_a_long_text(data.draw(spellings(value)).encode()))[1], value)
+
+
+@given(with_a_duplicate())
+@example('{"a":1,"a":1}')
+@example('{"a":{},"\\u0061":{"x":"\\u003a"}}')
+@example('{"a":1,"a":"\\u003a","b":"\\u0022\\u003a"}')
+def test_a_name_given_twice_is_refused_beside_a_long_text(text: str) -> None:
+    assert refused(beside_a_long_text(text.encode()))
+
+
+@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
+def test_broken_text_is_refused_beside_a_long_text(data: bytes) -> None:
+    assert refused(beside_a_long_text(data))
+
+
+@pytest.mark.parametrize("leaf", ["", "1", "1.5", '"\\u0041"'])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_depth_beside_a_long_text(leaf: str, opening: str, closing: str) -> None:
+    inner = leaf if leaf or opening == "[" else "{}"
+    levels = MAX_DEPTH - 1 - (inner == "{}")
+    assert not refused(beside_a_long_text(nested(levels, inner, opening, closing)))
+    assert refused(beside_a_long_text(nested(levels + 1, inner, opening, closing)))
+
+
+@pytest.mark.parametrize("write", ["{}", "-{}", "0.{}", "1.{}", "0.{}e1"])
+def test_digits_beside_a_long_text(write: str) -> None:
+    assert not refused(beside_a_long_text(write.format("1" * MAX_DIGITS).encode()))
+    assert refused(beside_a_long_text(write.format("1" * (MAX_DIGITS + 1)).encode()))
+
+
+@pytest.mark.parametrize("member", ["[1,%d]", '{"a":%d}', "%d.5", '"\\u0041%d"'])
+def test_many_members_of_a_large_message(member: str) -> None:
+    """Too many to be looked at one by one, few enough to be served."""
+    members = [(member % number).encode() for number in range(20_000)]
+    assert not refused(b"[" + b",".join(members) + b"]")
+    assert refused(b"[" + b",".join([*members, b'{"a":1,"\\u0061":2}']) + b"]")
+    assert refused(b"[" + b",".join([*members, b"0." + b"1" * (MAX_DIGITS + 1)]) + b"]")
+    assert refused(b"[" + b",".join([*members, nested(MAX_DEPTH, "1")]) + b"]")
+
+
 # Writing
 
 

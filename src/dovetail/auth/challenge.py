@@ -1,13 +1,17 @@
 """WWW-Authenticate: what a server says about the credentials it wants. Linear in the length of the header."""
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from dovetail.wire.shape import Struct
 
-_PARAM: Final = re.compile(r"""([A-Za-z0-9_\-.!#$%&'*+^`|~]++)\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]++))""")
-_SCHEME: Final = re.compile(r"(?:^|,)\s*+([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?=\s++[^=\s]|\s*+$|\s*+,)")
+# A word alone (a scheme, or what some schemes have in place of parameters), or a parameter with its value.
+_PIECE: Final = re.compile(
+    r"""([A-Za-z0-9!#$%&'*+.^_`|~-]++)(?:\s*+=\s*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s,"]*+)))?""", re.DOTALL
+)
 _MOST: Final = 16 * 1024
+_OURS: Final = ("bearer", "dpop")
 
 
 class Challenge(Struct, frozen=True):
@@ -26,22 +30,30 @@ class Challenge(Struct, frozen=True):
 
 
 def parse(header: str, nonce: str | None = None) -> Challenge:
-    """The challenge in a WWW-Authenticate header; an empty one where there is none to understand."""
-    header = header[:_MOST]
-    chosen, params = "bearer", header
-    for found in _SCHEME.finditer(header):
-        name = found[1].lower()
-        if name in ("bearer", "dpop"):
-            chosen, params = name, _until_next(header, found.end())
-            break
-    fields = {found[1].lower(): _value(found) for found in _PARAM.finditer(params)}
+    """The challenge in a WWW-Authenticate header; an empty one where there is none to understand.
+
+    Of several the first counts, and what it leaves out is taken from the others.
+    """
+    schemes: list[str] = []
+    fields: dict[str, str] = {}
+    for scheme, name, value in _params(header[:_MOST]):
+        if scheme in _OURS:
+            schemes.append(scheme)
+            if name:
+                fields.setdefault(name, value)
+    chosen = schemes[0] if schemes else "bearer"
     return Challenge(chosen, fields.get("scope"), fields.get("error"), fields.get("resource_metadata"), nonce)
 
 
-def _until_next(header: str, start: int) -> str:
-    following = _SCHEME.search(header, start)
-    return header[start : following.start() if following else len(header)]
-
-
-def _value(found: "re.Match[str]") -> str:
-    return re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else found[3]
+def _params(header: str) -> Iterator[tuple[str, str, str]]:
+    """Every scheme, alone and with each of its parameters; parameters before the first are Bearer's."""
+    scheme = "bearer"
+    for found in _PIECE.finditer(header):
+        word, quoted, plain = found.groups()
+        if quoted is not None:
+            yield scheme, word.lower(), re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        elif plain is not None:
+            yield scheme, word.lower(), plain
+        else:
+            scheme = word.lower()
+            yield scheme, "", ""

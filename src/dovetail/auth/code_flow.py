@@ -18,6 +18,7 @@ from dovetail.auth.documents import (
     resource_document,
     secure,
     server_document,
+    web_address,
 )
 from dovetail.auth.flow import Flow, RedirectUri, Visit
 from dovetail.auth.login import Login, Registered
@@ -25,16 +26,16 @@ from dovetail.auth.registration import identify
 from dovetail.auth.settings import OAuth
 from dovetail.auth.tokens import request_token
 from dovetail.errors import LoginFailed, clip
-from dovetail.wire.shape import replace
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login | None) -> Flow[Login]:
     """A login at the server of this URL; what is known of an earlier one saves registering again."""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
     _check_code_flow(server)
-    redirect_uri: str = yield RedirectUri()
-    client = yield from identify(server, settings, None if known is None else known.client, redirect_uri)
+    earlier = known.client if known is not None else None
+    redirect_uri: str = yield RedirectUri(earlier.redirect_uris if earlier is not None else ())
     scopes = choose_scopes(challenge, document, server, settings, known)
+    client = yield from identify(server, settings, earlier, redirect_uri, scopes or ())
     key = _key(settings, challenge, document, known)
     resource = document.resource if document is not None else _canonical(server_url)
     code, verifier = yield from _authorize(server, client, redirect_uri, resource, scopes)
@@ -68,11 +69,9 @@ def _choose_issuer(document: ProtectedResource, known: Login | None, wanted: str
     listed = document.authorization_servers
     if not listed:
         raise LoginFailed("the server's metadata names no authorization server")
-    for preferred in (wanted, known.server.issuer if known is not None else None):
-        if preferred in listed:
-            return preferred
-    issuer = listed[0]
-    if urlsplit(issuer).scheme not in ("https", "http"):
+    preferred = [wanted, known.server.issuer if known is not None else None]
+    issuer = next((one for one in preferred if one in listed), None) or listed[0]
+    if web_address(issuer) is None:
         raise LoginFailed(f"the authorization server {clip(issuer)} is no web address")
     return issuer
 
@@ -145,9 +144,7 @@ def _authorize(
         if "offline_access" in scopes:
             query["prompt"] = "consent"
     endpoint = server.authorization_endpoint or ""
-    answer: Mapping[str, str] = yield Visit(
-        f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", redirect_uri
-    )
+    answer: Mapping[str, str] = yield Visit(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", state)
     return read_redirect(answer, state, server), verifier
 
 
@@ -170,12 +167,15 @@ def read_redirect(answer: Mapping[str, str], state: str, server: AuthorizationSe
     return answer["code"]
 
 
-def bound(login: Login, server_url: str) -> bool:
-    """Whether a stored login is for this server."""
-    ours, theirs = urlsplit(server_url), urlsplit(login.resource)
-    return (ours.scheme, ours.netloc.lower()) == (theirs.scheme, theirs.netloc.lower())
-
-
-def with_scopes(login: Login, scopes: Sequence[str]) -> Login:
-    """The login, remembering scopes that were asked for."""
-    return replace(login, scopes=list(dict.fromkeys([*login.scopes, *scopes])))
+def bound(login: Login, server_url: str, settings: Any) -> bool:
+    """Whether a stored login is for this server, and for the client the user speaks of now."""
+    ours, theirs = urlsplit(_canonical(server_url)), web_address(login.resource)
+    if theirs is None or (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc.lower()):
+        return False
+    return all(
+        wanted is None or wanted == found
+        for wanted, found in (
+            (getattr(settings, "client_id", None), login.client.client_id),
+            (getattr(settings, "issuer", None), login.server.issuer),
+        )
+    )

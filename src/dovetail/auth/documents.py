@@ -4,13 +4,13 @@ Identifiers are compared as strings, exactly as they came: whoever tidies up a U
 """
 
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from dovetail.auth.flow import Flow, HttpAnswer, get
 from dovetail.errors import LoginFailed, clip
-from dovetail.wire.shape import Struct, field
+from dovetail.wire.shape import Struct, field, replace
 
 _PRM: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
@@ -35,6 +35,9 @@ class AuthorizationServer(Struct, frozen=True, kw_only=True):
     registration_endpoint: str | None = None
     device_authorization_endpoint: str | None = None
     revocation_endpoint: str | None = None
+    introspection_endpoint: str | None = None
+    userinfo_endpoint: str | None = None
+    jwks_uri: str | None = None
     scopes_supported: list[str] | None = None
     response_types_supported: list[str] | None = None
     grant_types_supported: list[str] | None = None
@@ -51,7 +54,7 @@ def resource_document(server_url: str, named: str | None) -> Flow[ProtectedResou
 
     spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
     """
-    for url in [named] if named else _resource_places(server_url):
+    for url in [*([named] if named else ()), *_resource_places(server_url)]:
         found = _document((yield from get(url)), ProtectedResource)
         if found is not None:
             return check_resource(found, server_url)
@@ -67,10 +70,8 @@ def _resource_places(server_url: str) -> list[str]:
 
 def check_resource(document: ProtectedResource, server_url: str) -> ProtectedResource:
     """A document must speak of the server it was found by, or of something it is part of. RFC 9728, section 3.3"""
-    ours, theirs = urlsplit(server_url), urlsplit(document.resource)
-    same_origin = (ours.scheme, _host(ours)) == (theirs.scheme.lower(), _host(theirs))
-    inside = (ours.path.rstrip("/") + "/").startswith(theirs.path.rstrip("/") + "/")
-    if not (same_origin and inside):
+    ours, theirs = urlsplit(server_url), web_address(document.resource)
+    if theirs is None or _origin(ours) != _origin(theirs) or not _inside(ours.path, theirs.path):
         raise LoginFailed(
             f"the server's metadata speaks of another resource, {clip(document.resource)}: "
             "a token for it could be used elsewhere"
@@ -78,8 +79,12 @@ def check_resource(document: ProtectedResource, server_url: str) -> ProtectedRes
     return document
 
 
-def _host(parts: Any) -> tuple[str, int | None]:
-    return (parts.hostname or "").lower(), parts.port or {"https": 443, "http": 80}.get(parts.scheme.lower())
+def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _inside(path: str, folder: str) -> bool:
+    return (path.rstrip("/") + "/").startswith(folder.rstrip("/") + "/")
 
 
 def server_document(issuer: str) -> Flow[AuthorizationServer | None]:
@@ -90,12 +95,14 @@ def server_document(issuer: str) -> Flow[AuthorizationServer | None]:
     for url in _server_places(issuer):
         found = _document((yield from get(url)), AuthorizationServer)
         if found is not None:
-            if found.issuer != issuer:
-                raise LoginFailed(
-                    f"the metadata of {clip(issuer)} names another issuer, {clip(found.issuer)}: it is not used"
-                )
-            return found
+            return _check_issuer(found, issuer)
     return None
+
+
+def _check_issuer(found: AuthorizationServer, issuer: str) -> AuthorizationServer:
+    if found.issuer != issuer:
+        raise LoginFailed(f"the metadata of {clip(issuer)} names another issuer, {clip(found.issuer)}: it is not used")
+    return replace(found, assumed=False)
 
 
 def _server_places(issuer: str) -> list[str]:
@@ -116,7 +123,8 @@ def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
     origin = f"{parts.scheme}://{parts.netloc}"
     found = _document((yield from get(origin + _OAUTH)), AuthorizationServer)
     if found is not None:
-        return found
+        # There was no issuer to look it up by, so there is none to be compared with to the letter.
+        return _check_issuer(found, origin + "/" if found.issuer.endswith("/") else origin)
     return AuthorizationServer(
         issuer=origin,
         authorization_endpoint=origin + "/authorize",
@@ -135,9 +143,17 @@ def _document(answer: HttpAnswer, kind: Any) -> Any:
         return None
 
 
+def web_address(url: str) -> SplitResult | None:
+    """The parts of an address on the web; None if it is not one, or one that cannot be made sense of."""
+    try:
+        parts = urlsplit(url)
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if fit else None
+
+
 def secure(url: str) -> bool:
     """Whether credentials may travel to this URL: https, or plain http on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "https":
-        return bool(parts.hostname)
-    return parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    parts = web_address(url)
+    return parts is not None and (parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1"))

@@ -4,7 +4,7 @@ A flow is a generator: it yields one of these and is sent the answer. It opens n
 browser; so every flow can be tested with values alone.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -45,10 +45,10 @@ class HttpAnswer(Struct, frozen=True):
 
 
 class Visit(Struct, frozen=True):
-    """Send the user to this URL; the answer is the query of the redirect that comes back, as a dict."""
+    """Send the user to this URL; the answer is the query of the redirect that comes back with this state, as a dict."""
 
     url: str
-    redirect_uri: str
+    state: str
 
 
 class ShowCode(Struct, frozen=True):
@@ -60,7 +60,10 @@ class ShowCode(Struct, frozen=True):
 
 
 class RedirectUri(Struct, frozen=True):
-    """Which redirect URI will reach us? The answer is a string; the listener is open from then on."""
+    """Which redirect URI will reach us? The answer is a string, one of those known if that can be; we listen from then
+    on."""
+
+    known: Sequence[str] = ()
 
 
 class Now(Struct, frozen=True):
@@ -73,7 +76,24 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause
+class Alone(Struct, frozen=True):
+    """Go on only when no other flow of the same owner is past this point; until this one ends, none will be."""
+
+
+class Stranger(Struct, frozen=True):
+    """Fetch a document whose address somebody unknown named; the answer is an HttpAnswer. Never from this network."""
+
+    url: str
+
+
+class SignIn(Struct, frozen=True):
+    """Is this a user, and is this their password? The answer is their subject, or None."""
+
+    name: str
+    password: str
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn
 Flow = Generator[Wish, Any, T]
 
 

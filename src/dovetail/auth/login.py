@@ -8,13 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from dovetail.auth.documents import AuthorizationServer
-from dovetail.wire.shape import Struct, field
+from dovetail.auth.settings import Discreet
+from dovetail.wire.shape import field
 
 # A token is renewed this long before it ends, so that it does not end on the way.
 EARLY: Final = 30.0
 
 
-class Registered(Struct, frozen=True, kw_only=True):
+class Registered(Discreet, frozen=True, kw_only=True):
     """A client as one authorization server knows it."""
 
     issuer: str
@@ -22,10 +23,12 @@ class Registered(Struct, frozen=True, kw_only=True):
     client_secret: str | None = None
     method: str = "none"  # how it proves at the token endpoint who it is
     redirect_uris: list[str] = field(default_factory=list)
+    scopes: list[str] = field(default_factory=list)  # it was registered with
     given: bool = False  # by the user, not by the server
+    refused: bool = False  # no login came of it any more: the server may have forgotten it
 
 
-class Token(Struct, frozen=True, kw_only=True):
+class Token(Discreet, frozen=True, kw_only=True):
     """An access token and what goes with it; `expires_at` in seconds since the epoch."""
 
     access_token: str
@@ -33,13 +36,18 @@ class Token(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     refresh_token: str | None = None
     scope: str | None = None
+    early: float = EARLY
 
-    def fresh(self, now: float, early: float = EARLY) -> bool:
+    def fresh(self, now: float) -> bool:
+        """Whether it need not be renewed yet."""
+        return self.expires_at is None or now < self.expires_at - self.early
+
+    def usable(self, now: float) -> bool:
         """Whether it can still be used."""
-        return self.expires_at is None or now < self.expires_at - early
+        return self.expires_at is None or now < self.expires_at
 
 
-class Login(Struct, frozen=True, kw_only=True):
+class Login(Discreet, frozen=True, kw_only=True):
     """Everything needed to go on with one server after a restart."""
 
     resource: str
@@ -58,5 +66,5 @@ class Login(Struct, frozen=True, kw_only=True):
         """What `dump` stored; None if it is something else."""
         try:
             return msgspec.json.decode(data, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None

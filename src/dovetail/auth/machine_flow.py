@@ -7,11 +7,11 @@ from dovetail.auth.challenge import Challenge
 from dovetail.auth.code_flow import choose_scopes, discover
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
-from dovetail.auth.login import Login, Registered
-from dovetail.auth.registration import choose_method, identify
-from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
-from dovetail.auth.tokens import prove, read_token, request_token
-from dovetail.errors import LoginFailed
+from dovetail.auth.login import Login, Registered, Token
+from dovetail.auth.registration import check_issuer, choose_method, identify
+from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
+from dovetail.auth.tokens import prove, read_token, request_token, seconds
+from dovetail.errors import LoginFailed, clip
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -25,6 +25,7 @@ def by_credentials(
 ) -> Flow[Login]:
     """As a program, by its secret or its private key. spec: extensions/oauth-client-credentials"""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    check_issuer(server, settings.issuer)
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
     method = "private_key_jwt" if settings.private_key else choose_method(server, True, settings.token_auth_method)
@@ -91,47 +92,49 @@ def by_workload(
 def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, known: Login | None) -> Flow[Login]:
     """A code the user enters elsewhere. RFC 8628"""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
-    endpoint = server.device_authorization_endpoint
-    if endpoint is None or not secure(endpoint):
+    endpoint, ending = server.device_authorization_endpoint, server.token_endpoint
+    if endpoint is None or ending is None or not (secure(endpoint) and secure(ending)):
         raise LoginFailed("the authorization server does not offer logins on another device")
-    as_code = OAuth(
-        client_id=settings.client_id,
-        client_secret=settings.client_secret,
-        issuer=settings.issuer,
-        client_metadata_url=settings.client_metadata_url,
-        client_name=settings.client_name,
-    )
-    client = yield from identify(server, as_code, known.client if known is not None else None, "http://127.0.0.1/")
+    earlier = known.client if known is not None else None
     scopes = choose_scopes(challenge, document, server, settings, known)
+    client = yield from identify(server, settings, earlier, "http://127.0.0.1/", scopes or (), _DEVICE)
     resource = document.resource if document is not None else server_url
     form, headers = prove(client, {"resource": resource} | _scope(scopes))
     answer = yield from post_form(endpoint, form | {"client_id": client.client_id}, headers)
     said = answer.json() or {}
     if answer.status != 200 or not isinstance(said.get("device_code"), str):
         raise failure("device login", answer)
-    yield ShowCode(str(said.get("verification_uri")), str(said.get("user_code")), said.get("verification_uri_complete"))
+    complete = said.get("verification_uri_complete")
+    yield ShowCode(
+        str(said.get("verification_uri")),
+        clip(str(said.get("user_code"))),
+        complete if isinstance(complete, str) else None,
+    )
     fields = {"grant_type": _DEVICE, "device_code": said["device_code"], "resource": resource}
-    token = yield from _poll(server, client, fields, said, settings.timeout)
+    token = yield from _poll(ending, client, fields, said, settings.timeout)
     return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
 
 
 def _poll(
-    server: AuthorizationServer, client: Registered, fields: dict[str, str], said: dict[str, Any], patience: float
-) -> Flow[Any]:
-    interval = max(1.0, min(float(said.get("interval") or 5), 60.0))
+    endpoint: str, client: Registered, fields: dict[str, str], said: dict[str, Any], patience: float
+) -> Flow[Token]:
+    interval = max(1.0, min(seconds(said.get("interval")) or 5.0, 60.0))
+    lifetime = seconds(said.get("expires_in")) or patience
     begun: float = yield Now()
     while True:
         yield Pause(interval)
         now: float = yield Now()
-        if now - begun > min(patience, float(said.get("expires_in") or patience)):
+        if now - begun > min(patience, lifetime):
             raise LoginFailed("nobody entered the code in time")
         form, headers = prove(client, fields)
-        answer = yield from post_form(server.token_endpoint or "", form, headers)
+        answer = yield from post_form(endpoint, form, headers)
         if answer.status == 200:
             return read_token(answer, now)
         error = failure("device login", answer)
         if error.reason == "slow_down":
             interval += 5.0
+        elif answer.status == 0:
+            interval = min(interval * 2, 60.0)  # RFC 8628, section 3.5: ask less often what does not answer
         elif error.reason != "authorization_pending":
             raise error
 

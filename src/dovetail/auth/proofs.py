@@ -15,7 +15,7 @@ DPOP_ALGORITHM = "ES256"
 def challenge_pair() -> tuple[str, str]:
     """A PKCE verifier and its S256 challenge."""
     verifier = secrets.token_urlsafe(48)
-    return verifier, _digest(verifier)
+    return verifier, digest(verifier)
 
 
 def new_key() -> dict[str, Any]:
@@ -43,7 +43,7 @@ def dpop(
     if nonce is not None:
         claims["nonce"] = nonce
     if token is not None:
-        claims["ath"] = _digest(token)
+        claims["ath"] = digest(token)
     return jwt.encode(header, claims, signer, algorithms=[DPOP_ALGORITHM])
 
 
@@ -65,5 +65,5 @@ def client_assertion(pem: str, algorithm: str, client_id: str, audience: str, no
     return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     return urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode("ascii")

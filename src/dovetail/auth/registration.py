@@ -3,12 +3,13 @@
 spec: client-registration
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from dovetail.auth.documents import AuthorizationServer
+from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, failure, post_json
 from dovetail.auth.login import Registered
-from dovetail.auth.settings import OAuth
+from dovetail.auth.settings import DeviceLogin, OAuth
 from dovetail.errors import LoginFailed, clip
 
 # The ways to prove who we are at the token endpoint, best first.
@@ -16,35 +17,55 @@ _METHODS: Final = ("client_secret_basic", "client_secret_post", "none")
 
 
 def identify(
-    server: AuthorizationServer, settings: OAuth, known: Registered | None, redirect_uri: str
+    server: AuthorizationServer,
+    settings: OAuth | DeviceLogin,
+    known: Registered | None,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    grant: str = "authorization_code",
 ) -> Flow[Registered]:
-    """The identity to use with this server; one registered with another is never used."""
+    """The identity to use with this server; one registered with another is never used.
+
+    Some servers let a client ask only for scopes it was registered with, so one that wants more is registered anew.
+    """
     if settings.client_id is not None:
         return _given(server, settings)
     if settings.client_metadata_url is not None and server.client_id_metadata_document_supported:
         return Registered(issuer=server.issuer, client_id=settings.client_metadata_url, redirect_uris=[redirect_uri])
-    if known is not None and known.issuer == server.issuer and redirect_uri in known.redirect_uris:
+    if known is not None and _usable(known, server, redirect_uri, scopes):
         return known
-    if server.registration_endpoint is None:
+    endpoint = server.registration_endpoint
+    if endpoint is None or not secure(endpoint):
         raise LoginFailed(f"{clip(server.issuer)} does not let clients register themselves").at(
             hint="register one there by hand and pass auth=OAuth(client_id=...)"
         )
-    return (yield from _register(server, server.registration_endpoint, settings, redirect_uri))
+    return (yield from _register(server, endpoint, settings, redirect_uri, scopes, grant))
 
 
-def _given(server: AuthorizationServer, settings: OAuth) -> Registered:
+def _usable(known: Registered, server: AuthorizationServer, redirect_uri: str, scopes: Sequence[str]) -> bool:
+    if known.issuer != server.issuer or known.given or known.refused:
+        return False
+    return redirect_uri in known.redirect_uris and set(scopes) <= set(known.scopes)
+
+
+def _given(server: AuthorizationServer, settings: OAuth | DeviceLogin) -> Registered:
     assert settings.client_id is not None
-    if settings.issuer is not None and settings.issuer != server.issuer:
-        raise LoginFailed(
-            f"the client id was given for {clip(settings.issuer)}, but the server is guarded by {clip(server.issuer)}"
-        ).at(hint="check whether the server moved, then register there and pass the new client id")
+    check_issuer(server, settings.issuer)
     return Registered(
         issuer=server.issuer,
         client_id=settings.client_id,
         client_secret=settings.client_secret,
-        method=choose_method(server, settings.client_secret is not None, settings.token_auth_method),
+        method=choose_method(server, settings.client_secret is not None, getattr(settings, "token_auth_method", None)),
         given=True,
     )
+
+
+def check_issuer(server: AuthorizationServer, wanted: str | None) -> None:
+    """What a user registered with one issuer is not shown to another."""
+    if wanted is not None and wanted != server.issuer:
+        raise LoginFailed(
+            f"the client id was given for {clip(wanted)}, but the server is guarded by {clip(server.issuer)}"
+        ).at(hint="check whether the server moved, then register there and pass the new client id")
 
 
 def choose_method(server: AuthorizationServer, has_secret: bool, wanted: str | None = None) -> str:
@@ -57,20 +78,27 @@ def choose_method(server: AuthorizationServer, has_secret: bool, wanted: str | N
     return next((one for one in _METHODS[:2] if one in offered), "client_secret_basic")
 
 
-def _register(server: AuthorizationServer, endpoint: str, settings: OAuth, redirect_uri: str) -> Flow[Registered]:
+def _register(
+    server: AuthorizationServer,
+    endpoint: str,
+    settings: OAuth | DeviceLogin,
+    redirect_uri: str,
+    scopes: Sequence[str],
+    grant: str,
+) -> Flow[Registered]:
     """spec: client-registration#dynamic-client-registration"""
     offered = server.token_endpoint_auth_methods_supported
     wanted = "none" if offered is None or "none" in offered else next((o for o in _METHODS if o in offered), "none")
     document: dict[str, Any] = {
         "client_name": settings.client_name,
         "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
+        "grant_types": [grant, "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": wanted,
         "application_type": "native" if _local(redirect_uri) else "web",
     }
-    if settings.scopes:
-        document["scope"] = " ".join(settings.scopes)
+    if scopes:
+        document["scope"] = " ".join(scopes)
     answer = yield from post_json(endpoint, document)
     said = answer.json() or {}
     client_id, secret = said.get("client_id"), said.get("client_secret")
@@ -85,6 +113,7 @@ def _register(server: AuthorizationServer, endpoint: str, settings: OAuth, redir
         client_secret=secret if isinstance(secret, str) else None,
         method=given if isinstance(given, str) else (choose_method(server, True) if secret else "none"),
         redirect_uris=[redirect_uri],
+        scopes=[*scopes],
     )
 
 

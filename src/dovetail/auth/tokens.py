@@ -1,17 +1,21 @@
 """The token endpoint: how a client proves who it is there, and what a token response means."""
 
-import math
+import re
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
-from dovetail.auth.login import Login, Registered, Token
+from dovetail.auth.login import EARLY, Login, Registered, Token
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
+
+FORGOTTEN: Final = ("invalid_client", "unauthorized_client")  # what is said of a client nobody knows
+_USABLE: Final = re.compile(r"[\x21-\x7e]+")
+_LONGEST: Final = 10 * 365 * 86400.0  # what lives longer need not be watched
 
 
 def request_token(
@@ -34,7 +38,11 @@ def request_token(
     if answer.status != 200:
         raise failure("token", answer)
     now: float = yield Now()
-    return read_token(answer, now)
+    token = read_token(answer, now)
+    # RFC 9449, section 5: a token that is not bound to the key was not issued as it was asked for.
+    if (token.token_type == "DPoP") != (key is not None):
+        raise LoginFailed(f"the token is of type {token.token_type}, which is not what was asked for")
+    return token
 
 
 def _send(
@@ -55,6 +63,8 @@ def prove(
     match client.method:
         case "client_secret_basic" if client.client_secret is not None:
             pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
+            # Servers of the official SDK look the client up by the form, however it proves who it is.
+            form["client_id"] = client.client_id
             return form, {"authorization": "Basic " + b64encode(pair.encode()).decode("ascii")}
         case "client_secret_post" if client.client_secret is not None:
             return form | {"client_id": client.client_id, "client_secret": client.client_secret}, {}
@@ -65,42 +75,56 @@ def prove(
                 "client_assertion_type": kind,
                 "client_assertion": assertion,
             }, {}
-        case _:
+        case _ if client.client_id:
             return form | {"client_id": client.client_id}, {}
+        case _:
+            return form, {}
 
 
 def read_token(answer: HttpAnswer, now: float) -> Token:
     """The token in a response; LoginFailed if there is none that can be used."""
     said = answer.json() or {}
     access, kind = said.get("access_token"), said.get("token_type", "Bearer")
-    if not isinstance(access, str) or not access.isascii() or not access.isprintable():
+    if not isinstance(access, str) or not _USABLE.fullmatch(access):
         raise LoginFailed("the token response holds no access token that can be used")
     if not isinstance(kind, str) or kind.lower() not in ("bearer", "dpop"):
         raise LoginFailed("the token is of a type this client does not know")
-    lifetime, refresh, scope = said.get("expires_in"), said.get("refresh_token"), said.get("scope")
-    if isinstance(lifetime, str) and lifetime.isdigit():
-        lifetime = int(lifetime[:12])
-    known = isinstance(lifetime, int | float) and math.isfinite(lifetime)
+    lifetime, refresh, scope = seconds(said.get("expires_in")), said.get("refresh_token"), said.get("scope")
     return Token(
         access_token=access,
         token_type="DPoP" if kind.lower() == "dpop" else "Bearer",
-        expires_at=now + max(0.0, float(lifetime)) if known else None,  # pyright: ignore[reportArgumentType]
+        expires_at=None if lifetime is None else now + lifetime,
         refresh_token=refresh if isinstance(refresh, str) else None,
         scope=scope if isinstance(scope, str) else None,
+        early=EARLY if lifetime is None else min(EARLY, lifetime / 2),
     )
 
 
-def refresh(login: Login) -> Flow[Login | None]:
-    """The login with a fresh token; None if the server wants a new login. A rotated refresh token replaces the old."""
+def seconds(said: Any) -> float | None:
+    """A time span in a response, within reason; some servers write it as a string."""
+    if isinstance(said, str) and said.isascii() and said.isdigit():
+        said = int(said[:12])
+    if not isinstance(said, int | float) or said != said:
+        return None
+    return float(max(0.0, min(said, _LONGEST)))
+
+
+def refresh(login: Login) -> Flow[Login]:
+    """The login with a fresh token, or without any if the server wants a new login.
+
+    A rotated refresh token replaces the old. A client the server no longer knows is not to be used again.
+    """
     token = login.token
     if token is None or token.refresh_token is None:
-        return None
+        return login
     fields = {"grant_type": "refresh_token", "refresh_token": token.refresh_token, "resource": login.resource}
     try:
         fresh = yield from request_token(login.server, login.client, fields, key=login.key)
     except LoginFailed as exc:
-        if exc.reason in ("invalid_grant", "invalid_client", "unauthorized_client"):
-            return None
+        if exc.reason in FORGOTTEN:
+            return replace(login, token=None, client=replace(login.client, refused=True))
+        if exc.reason == "invalid_grant":
+            return replace(login, token=None)
         raise
     kept = fresh.refresh_token or token.refresh_token
     return replace(login, token=replace(fresh, refresh_token=kept, scope=fresh.scope or token.scope))

@@ -5,8 +5,11 @@ asked with before it leaves; a URL is never opened here, and only handed on if i
 """
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -17,17 +20,26 @@ from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitParams, ElicitResult
 from dovetail.wire.incoming import body
+from dovetail.wire.incoming import plain as raw_plain
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, RootsCapability, SamplingCapability
 from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
-from dovetail.wire.shape import Result
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
 SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]
 RootsGiven: TypeAlias = Sequence[str | Path | Root] | Callable[[], Any]
+
+
+Relay: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+EVERYTHING: Final = ClientCapabilities(
+    elicitation=ElicitationCapability(form={}, url={}),
+    sampling=SamplingCapability(tools={}),
+    roots=RootsCapability(list_changed=True),
+)
 
 
 class Answering:
@@ -45,9 +57,12 @@ class Answering:
         self._elicit_url = elicit_url
         self._sample = sample
         self._roots = roots
+        self.relay: Relay | None = None  # where questions go for which there is no handler
 
     def capabilities(self) -> ClientCapabilities:
         """What the handlers stand for."""
+        if self.relay is not None and not any((self._elicit, self._elicit_url, self._sample, self._roots)):
+            return EVERYTHING
         elicitation = None
         if self._elicit is not None or self._elicit_url is not None:
             elicitation = ElicitationCapability(
@@ -59,8 +74,10 @@ class Answering:
             roots=RootsCapability(list_changed=True) if self._roots is not None else None,
         )
 
-    async def answer(self, method: str, params: Any) -> Result:
+    async def answer(self, method: str, params: Any) -> Any:
         """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
+        if self.relay is not None and self.capabilities() is EVERYTHING:
+            return await self.relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
         match method:
             case "elicitation/create" | "elicitation/createDialog":
                 return await self._elicited(_typed(params, ElicitParams, method))
@@ -109,13 +126,15 @@ class Answering:
 
     async def _listed(self, given: RootsGiven) -> ListRootsResult:
         listed: Any = await _run(given) if callable(given) else given
+        if isinstance(listed, str | Path | Root):
+            listed = [listed]  # one root, not its letters
         return ListRootsResult(roots=[_root(one) for one in listed])
 
 
 def _typed(params: Any, kind: type[Any], method: str) -> Any:
     try:
-        if isinstance(params, dict):
-            return convert(params, kind)
+        if params is None or isinstance(params, dict):
+            return convert(params or {}, kind)
         return body(params, kind, method)
     except ResultError as exc:
         raise InvalidParams(f"Invalid params: {exc}") from None
@@ -162,8 +181,31 @@ async def _run(handler: Callable[..., Any], *args: Any) -> Any:
     """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
-    made = await asyncio.to_thread(handler, *args)
+    made = await _in_thread(handler, *args)
     return await made if inspect.isawaitable(made) else made
+
+
+async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
+    """In a thread of its own that keeps no program alive: one that waits for a key must not outlast an interrupt."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, exc: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(value) if exc is None else done.set_exception(exc)
+
+    def work() -> None:
+        value, fault = None, None
+        try:
+            value = context.run(handler, *args)
+        except BaseException as exc:
+            fault = exc if isinstance(exc, Exception) else AnswerError(f"the handler ended with {_kind(exc)}")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, fault)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=work, name="dovetail-handler", daemon=True).start()
+    return await done
 
 
 def _root(given: Any) -> Root:

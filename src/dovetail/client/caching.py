@@ -7,12 +7,14 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from dovetail.wire.codec import canonical
 from dovetail.wire.shape import Cacheable
 
 Key = tuple[str, bytes]
+
+_LONGEST: Final = 365 * 86_400_000  # milliseconds; a number without an end is no time
 
 # What a notice of change makes stale.
 _STALE: dict[str, tuple[str, ...]] = {
@@ -80,7 +82,7 @@ class Cache:
     def _keep(self, key: Key, result: Any) -> None:
         lifetime = result.ttl_ms if isinstance(result, Cacheable) else None
         if lifetime and lifetime > 0:
-            self._kept[key] = (self._clock() + lifetime / 1000, result)
+            self._kept[key] = (self._clock() + min(lifetime, _LONGEST) / 1000, result)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
 

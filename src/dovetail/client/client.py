@@ -6,10 +6,11 @@ by many tasks, and called from the loops of other threads; its work is done on t
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -19,10 +20,14 @@ from dovetail.client.opening import Identity, Opening
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
-from dovetail.errors import MCPError, NotOffered, ResultError
+from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
+from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
+from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.protocol.mounting import Mountable
 from dovetail.protocol.probe import Era, check_wishes
+from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
@@ -70,11 +75,14 @@ class Client:
         limits: ClientLimits | None = None,
         cache: bool = True,
         check_results: bool = True,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         check_wishes(revision, era)
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
+        self.log_relay: Callable[[dict[str, Any]], None] | None = None
+        self.taps: list[Tap] = []  # told of every message, as long as they stand here
         self._dial = dial
         self._key = key
         self._revision = revision
@@ -92,6 +100,7 @@ class Client:
         self._mailbox = Mailbox(self.limits.waiting)
         self._listeners: set[Listening] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
         self._requesting = Requesting(
             name,
@@ -101,6 +110,49 @@ class Client:
             self.limits,
             cache=cache,
             check_results=check_results,
+        )
+        self._middleware: list[Middleware] = []
+        for function in middleware:
+            self.middleware(function)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
+
+        It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
+        result that is still fresh.
+        """
+        self._middleware.append(function)
+        self._requesting.surround(self._middleware, self._caller)
+        return function
+
+    def mountable(self) -> Mountable:
+        """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
+
+        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        """
+        from dovetail.client.forwarding import Forwarding
+
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+
+    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+        self._answering.relay = questions
+        if self._on_log is None:
+            self.log_relay = logs
+        level = self._identity.level or ("info" if self._on_log is None else None)
+        given = self._identity.capabilities
+        told = self._answering.capabilities()
+        self._identity = replace(
+            self._identity,
+            level=level,
+            capabilities=replace(told, experimental=given.experimental, extensions=given.extensions),
+        )
+
+    def _caller(self) -> Caller:
+        return Caller(
+            self.revision or "",
+            self._requesting.stateless,
+            self._identity.capabilities,
+            client=self._identity.client,
         )
 
     # Opening and closing
@@ -132,33 +184,50 @@ class Client:
     async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Do something on the loop this client lives on."""
         loop = asyncio.get_running_loop()
-        if self._loop is None or self._loop.is_closed():
-            self._loop = loop
+        process = os.getpid()
+        if self._loop is None or self._loop.is_closed() or self._process != process:
+            if self._loop is not None:
+                self._keeper.abandon()
+                self._requesting.forget()
+            self._loop, self._process = loop, process
         if self._loop is loop:
             return await work(*args)
+        if not self._loop.is_running():
+            raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
-        remembered = None if self._key is None or self._revision or self._era else _ERAS.get(self._key)
+        key = self._key if self._revision is None and self._era is None else None
+        remembered = None if key is None else _ERAS.get(key)
         try:
             conversation = await self._attempt(remembered or self._era)
-        except MCPError:
-            if remembered is None:
+        except MCPError as exc:
+            if remembered is None or isinstance(exc, CannotConnect | AuthError):
                 raise
-            del _ERAS[self._key or ""]  # it may have become another server
+            _ERAS.pop(key or "", None)  # it may have become another server
             conversation = await self._attempt(None)
         speaker = conversation.speaker
-        if self._key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
-            _ERAS[self._key] = "stateless" if speaker.stateless else "handshake"
+        if key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
+            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
         self._requesting.forget()
         if self._identity.level is not None:
-            await self._ask_for_logs(conversation, self._identity.level)
+            try:
+                await self._ask_for_logs(conversation, self._identity.level)
+            except BaseException:
+                await asyncio.shield(conversation.close())
+                raise
         return conversation
 
     async def _attempt(self, era: Era | None) -> Conversation:
         def converse(channel: Channel) -> Conversation:
             return Conversation(
-                channel, self.name, self._answering, self._mailbox, questions=self.limits.questions, heard=self._heard
+                channel,
+                self.name,
+                self._answering,
+                self._mailbox,
+                questions=self.limits.questions,
+                heard=self._heard,
+                taps=self.taps,
             )
 
         return await Opening(
@@ -170,7 +239,8 @@ class Client:
         speaker = conversation.speaker
         if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
             limit = self.timeouts.read
-            await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
+            with contextlib.suppress(PeerError):  # without its logs the server is still of use
+                await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
 
     def _heard(self, method: str, params: Any) -> None:
         """A notification that belongs to no request of its own."""
@@ -178,6 +248,8 @@ class Client:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
+        elif method == "notifications/message" and self.log_relay is not None:
+            self.log_relay(plain(params))
         elif method == "notifications/message" and self._on_log is not None:
             with contextlib.suppress(ResultError):
                 self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
@@ -401,10 +473,15 @@ class Client:
             resources_list_changed=resources,
             resource_subscriptions=[*uris] or None,
         )
-        return Listening(self._keeper, wanted, self.limits, self.timeouts.read, self._listeners)
+        return Listening(
+            self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
+        )
 
     async def subscribe(self, uri: str) -> None:
         """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        conversation = await self._here(self._keeper.ready)
+        if not self._requesting.stateless:
+            await self._here(conversation.channel.hearing)
         await self._handshake_only("resources/subscribe", {"uri": uri})
 
     async def unsubscribe(self, uri: str) -> None:
@@ -428,7 +505,10 @@ class Client:
 
     async def shutdown(self) -> None:
         """Ask a handshake server to end the session, then leave it."""
-        await self._handshake_only("shutdown", {})
+        await self._here(self._keeper.ready)
+        if self._requesting.stateless:
+            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+        await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
@@ -441,9 +521,7 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
         """Any request at all, for extensions: the result as plain JSON. It is never repeated."""
-        sending = self._requesting.sending(timeout)
-        raw = await self._here(self._keeper.request, method, dict(params or {}), sending)
-        return plain(raw)
+        return await self._here(self._requesting.any, method, dict(params or {}), timeout)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Any notification at all, for extensions."""

@@ -1,49 +1,66 @@
 """How long one request may still take: a limit since the last sign of life, and one over all.
 
-The time a user takes to answer a question of the server counts for neither.
+The time a user takes to answer a question of the server counts for neither. One timer serves all requests under way:
+a clock says when it is due, and is looked at no sooner than the first of them.
 """
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
+
+from dovetail.wire.jsonrpc import Id
 
 Progress = Callable[[float, float | None, str | None], Any]
 
 # A year: no event loop can wait for ever, and some count in nanoseconds.
 NEVER: Final = 365 * 86400.0
 
-# A flood of progress must not become a flood of timers.
-_STEP = 0.1
-
 
 class Clock:
-    """The limits of one request; use `timeout` as a context around the wait."""
+    """The limits of one request."""
 
-    __slots__ = ("_ends", "_idle", "_loop", "_paused", "_pushed", "progress", "reported", "timeout")
+    __slots__ = ("_before", "_ends", "_idle", "_loop", "_paused", "_ran_out", "_task", "due", "progress", "reported")
 
     def __init__(self, idle: float = NEVER, total: float = NEVER, progress: Progress | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._idle = min(idle, NEVER)
         self._ends = now + min(total, NEVER)
-        self._pushed = now
         self._paused: float | None = None
+        self._ran_out = False
+        self._task: asyncio.Task[Any] | None = None
+        self._before = 0
         self.progress = progress
         self.reported = 0  # signs of life so far
-        self.timeout = asyncio.timeout_at(min(now + idle, self._ends))
+        self.due = min(now + self._idle, self._ends)
+
+    def begin(self) -> None:
+        """From here on the task that waits is cancelled when it is due."""
+        self._task = task = asyncio.current_task()
+        self._before = 0 if task is None else task.cancelling()
+
+    def run_out(self) -> None:
+        """It is due."""
+        if self._task is not None and not self._ran_out:
+            self._ran_out = True
+            self._task.cancel()
+
+    def is_why(self) -> bool:
+        """Whether the waiting task was cancelled because this was due, and for no other reason."""
+        return self._ran_out and self._task is not None and self._task.uncancel() <= self._before
 
     def alive(self) -> None:
         """The server is at work on it."""
         self.reported += 1
-        now = self._loop.time()
-        if self._paused is None and now - self._pushed > self._idle * _STEP:
-            self._push(now)
+        if self._paused is None:
+            self.due = min(self._loop.time() + self._idle, self._ends)
 
     def pause(self) -> None:
         """A user is being asked."""
         if self._paused is None:
             self._paused = self._loop.time()
-            self.timeout.reschedule(None)
+            self.due = inf
 
     def resume(self) -> None:
         """The user has answered."""
@@ -51,15 +68,68 @@ class Clock:
             now = self._loop.time()
             self._ends += now - self._paused
             self._paused = None
-            self._push(now)
-
-    def _push(self, now: float) -> None:
-        self._pushed = now
-        self.timeout.reschedule(min(now + self._idle, self._ends))
+            self.due = min(now + self._idle, self._ends)
 
     def verdict(self) -> str:
         """Which limit has passed, in words."""
-        if self._loop.time() >= self._ends:
+        if self.reported and self._loop.time() >= self._ends:
             return "the total limit passed though the server reported progress"
         life = f"after {self.reported} signs of progress" if self.reported else "with no sign of progress"
         return f"no answer within {self._idle:g} s {life}"
+
+
+class Clocks:
+    """The clocks of the requests under way, by their ids."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[Id, Clock] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks = inf  # when the timer goes off
+
+    def start(self, id: Id, clock: Clock) -> None:
+        """Watch a clock, for the task that calls this."""
+        self._running[id] = clock
+        clock.begin()
+        if clock.due < self._looks:
+            self._look_at(clock.due)
+
+    def stop(self, id: Id) -> None:
+        """The request is over."""
+        del self._running[id]
+
+    def get(self, id: Id) -> Clock | None:
+        """The clock of a request."""
+        return self._running.get(id)
+
+    def pause(self) -> None:
+        """A user is being asked."""
+        for clock in self._running.values():
+            clock.pause()
+
+    def resume(self) -> None:
+        """The user has answered."""
+        for clock in self._running.values():
+            clock.resume()
+        self._look()
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_at(self, time: float) -> None:
+        self.close()
+        self._looks = time
+        self._timer = self._loop.call_at(time, self._look)
+
+    def _look(self) -> None:
+        now, first = self._loop.time(), inf
+        for clock in self._running.values():
+            if clock.due <= now:
+                clock.run_out()
+            elif clock.due < first:
+                first = clock.due
+        self._looks = inf
+        if first < inf:
+            self._look_at(first)

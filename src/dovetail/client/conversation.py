@@ -7,19 +7,19 @@ exception that says which server and which step.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
-from dovetail.client.clock import Clock, Progress
+from dovetail.client.clock import Clock, Clocks, Progress
 from dovetail.client.mailbox import Mailbox
 from dovetail.errors import (
     AnswerError,
     Busy,
     Disconnected,
     InternalError,
-    InvalidRequest,
     MCPError,
+    PeerError,
     ProtocolError,
     RequestTimeout,
     ResultError,
@@ -27,6 +27,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol.channel import Channel, Headers, Request
+from dovetail.protocol.recording import Tap, To
 from dovetail.protocol.speaking import Speaker, progress_of, refused
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import encode
@@ -41,6 +42,7 @@ log = logging.getLogger("dovetail")
 Heard = Callable[[str, Any], None]
 
 _JUNK_SHOWN = 3
+_REPLIES = 256  # that wait for the server to read them, besides its questions
 
 
 class Conversation:
@@ -55,6 +57,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        taps: Sequence[Tap] = (),
     ) -> None:
         self.channel = channel
         self.name = name
@@ -70,10 +73,11 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._taps = taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
         self._held = 0  # how many things a user is busy with
-        self._clocks: dict[Id, Clock] = {}
+        self._clocks = Clocks()
         self._answers: dict[Any, asyncio.Task[None]] = {}
 
     # Asking the server
@@ -98,7 +102,7 @@ class Conversation:
             id,
             method,
             speaker.request(id, method, params, meta),
-            [*speaker.headers(method, params), *headers] if speaker.stateless else (),
+            [*speaker.headers(method, params), *headers] if speaker.stateless and self.channel.mirrors else (),
             speaker.stateless,
         )
         return await self.exchange(request, Clock(idle, total, progress))
@@ -112,22 +116,25 @@ class Conversation:
         """Send a request and return its raw result; an error response is raised."""
         if self.why_lost is not None:
             raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
-        self._clocks[request.id] = clock
+        if self._taps:
+            self._tap("server", request.body, request.headers)
+        self._clocks.start(request.id, clock)
         try:
-            async with clock.timeout:
-                message = await self.channel.exchange(request)
-        except TimeoutError:
-            if not clock.timeout.expired():
-                raise
-            self.channel.cancel(request, "timed out")
-            raise self._located(RequestTimeout(clock.verdict()), request.method) from None
+            message = await self.channel.exchange(request)
         except asyncio.CancelledError:
-            self.channel.cancel(request, "the caller gave up")
-            raise
+            if not clock.is_why():
+                self._cancel(request, "the caller gave up")
+                raise
+            self._cancel(request, "timed out")
+            raise self._located(RequestTimeout(clock.verdict()), request.method) from None
         except MCPError as exc:
+            if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
+                self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
             raise self._located(exc, request.method) from exc.__cause__
         finally:
-            del self._clocks[request.id]
+            self._clocks.stop(request.id)
+        if self._taps:
+            self._tap("client", message.encoded())
         if clock.progress is not None and clock.reported:
             await self._mailbox.flush()
         if message.error is not None:
@@ -149,12 +156,31 @@ class Conversation:
 
     async def tell(self, method: str, params: Any = None) -> None:
         """Send a notification."""
-        await self.channel.tell(jsonrpc.notice(method, params))
+        speaker = self.speaker
+        # spec: streamable-http#standard-request-headers
+        headers = speaker.headers(method, {}) if speaker is not None and speaker.stateless else ()
+        await self._send(jsonrpc.notice(method, params), headers)
+
+    async def _send(self, data: bytes, headers: Headers = ()) -> None:
+        if self._taps:
+            self._tap("server", data, headers)
+        await self.channel.tell(data, headers)
+
+    def _cancel(self, request: Request, reason: str) -> None:
+        told = self.channel.cancel(request, reason)
+        if told is not None and self._taps:
+            self._tap("server", told)
+
+    def _tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
+        for tap in self._taps:
+            tap(to, data, headers)
 
     # What the server says
 
     def receive(self, message: Incoming) -> None:
         """A notification, or a request of the server."""
+        if self._taps:
+            self._tap("client", message.encoded())
         method = message.method
         if method is None:
             return  # an answer to nothing we asked
@@ -175,6 +201,8 @@ class Conversation:
 
     def junk(self, text: str) -> None:
         """Something came that is no message: said a few times, then only counted."""
+        if self._taps:
+            self._tap("client", text.encode("utf-8", "replace"))
         self.junk_seen += 1
         if self.junk_seen <= _JUNK_SHOWN:
             more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
@@ -211,11 +239,15 @@ class Conversation:
     # Questions of the server: handshake revisions ask over the connection
 
     def _question(self, id: Id, method: str, params: Any) -> None:
-        if method == "ping":
+        if self.why_lost is not None:
+            return  # the answer would go nowhere
+        if self.speaker is not None and self.speaker.stateless:
+            # A server asks within its result, and answers must not be sent. spec: streamable-http#sending-messages
+            self.junk(f"the request {method}, which is not for servers in this revision")
+        elif len(self._answers) >= self._questions + _REPLIES:
+            self.junk(f"the request {method}, while it does not read the answers to earlier ones")
+        elif method == "ping":
             self._later(id, self._reply(jsonrpc.result(id, b"{}")))
-        elif self.speaker is not None and self.speaker.stateless:
-            exc = InvalidRequest("Invalid request: a server asks within its result in this revision")
-            self._later(id, self._reply(jsonrpc.refusal(id, exc)))
         elif len(self._answers) >= self._questions:
             self._later(None, self._reply(jsonrpc.refusal(id, Busy("Too many questions are open"))))
         else:
@@ -230,15 +262,13 @@ class Conversation:
     def hold(self) -> None:
         """A user is being asked something: no limit of time counts."""
         self._held += 1
-        for clock in self._clocks.values():
-            clock.pause()
+        self._clocks.pause()
 
     def go_on(self) -> None:
         """The user has answered."""
         self._held -= 1
         if self._held == 0:
-            for clock in self._clocks.values():
-                clock.resume()
+            self._clocks.resume()
 
     async def _answer(self, id: Id, method: str, params: Any) -> None:
         self.hold()
@@ -259,7 +289,7 @@ class Conversation:
 
     async def _reply(self, data: bytes) -> None:
         try:
-            await self.channel.tell(data)
+            await self._send(data)
         except MCPError as exc:
             log.warning("%s could not be answered: %s", self.name, exc)
 
@@ -270,4 +300,7 @@ class Conversation:
             self.gone.set()
         for task in tuple(self._answers.values()):
             task.cancel()
-        await self.channel.close()
+        try:
+            await self.channel.close()
+        finally:
+            self._clocks.close()

@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
-from dovetail.errors import Disconnected, HttpError, Interrupted, MCPError, RateLimited, RequestTimeout, TransportError
+from dovetail.errors import (
+    CannotConnect,
+    Disconnected,
+    HttpError,
+    Interrupted,
+    MCPError,
+    RateLimited,
+    RequestTimeout,
+    TransportError,
+)
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.shape import Struct
@@ -63,18 +72,28 @@ class Keeper:
         if found is not None and found.why_lost is None:
             return found
         if self._closed:
-            raise Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.get_running_loop().create_task(self._reopen())
+            raise self._shut()
+        opening = self._opening
+        if opening is None or opening.done():
+            opening = self._opening = asyncio.get_running_loop().create_task(self._reopen())
         self._waiters += 1
         try:
-            return await asyncio.shield(self._opening)
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise self._shut() from None  # it was not this task that was cancelled
             if self._waiters == 1:
-                self._opening.cancel()  # nobody else wants it
+                opening.cancel()  # nobody else wants it
+                self._opening = None
             raise
         finally:
             self._waiters -= 1
+
+    def _shut(self) -> Disconnected:
+        error = Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
+        error.sent = False
+        return error
 
     async def _reopen(self) -> Conversation:
         loop = asyncio.get_running_loop()
@@ -101,9 +120,9 @@ class Keeper:
         attempt = 0
         while True:
             conversation = self._current
-            if conversation is None or conversation.why_lost is not None:
-                conversation = await self.ready()
             try:
+                if conversation is None or conversation.why_lost is not None:
+                    conversation = await self.ready()
                 return await conversation.request(
                     method,
                     params,
@@ -126,6 +145,8 @@ class Keeper:
             return None
         if isinstance(exc, Disconnected):
             return _backoff(attempt) if safe or not exc.sent else None
+        if isinstance(exc, CannotConnect):
+            return _backoff(attempt) if self.opened else None  # it was there before: it may be starting again
         if safe and (isinstance(exc, RateLimited) or exc.status in TRANSIENT):
             asked = exc.retry_after if isinstance(exc, RateLimited | HttpError) else None
             return _backoff(attempt) if asked is None else min(asked, _LONGEST_WAIT)
@@ -134,6 +155,8 @@ class Keeper:
     async def close(self) -> None:
         """Leave the server; nothing is opened after this until `reopen`."""
         self._closed = True
+        if not self._failures:
+            self._not_before = 0.0  # whoever left on purpose may come back at once
         opening, self._opening = self._opening, None
         if opening is not None and not opening.done():
             opening.cancel()
@@ -143,8 +166,15 @@ class Keeper:
             await current.close()
 
     def reopen(self) -> None:
-        """Allow a closed client to be used again."""
-        self._closed = False
+        """Allow a closed client to be used again, at once: nothing was lost."""
+        if self._closed:
+            self._closed = False
+            self._not_before = 0.0
+
+    def abandon(self) -> None:
+        """Forget the conversation: the event loop it lived on is gone, and everything on it."""
+        self._current = self._opening = None
+        self._waiters = 0
 
 
 def _backoff(attempt: int) -> float:
@@ -162,5 +192,6 @@ def _told(exc: MCPError, safe: bool) -> MCPError:
         revision=exc.revision,
         exit_code=exc.exit_code,
         stderr=exc.stderr,
-        hint=exc.hint or "look whether it took effect before calling again, or pass retry=True if it may run twice",
+        hint=exc.hint
+        or "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice",
     )

@@ -6,13 +6,24 @@ After such a gap everything listened to is told once more, because nobody knows 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Self
 
 from dovetail.client.clock import Clock
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import TRANSIENT, Keeper
-from dovetail.errors import CannotConnect, CannotStart, Disconnected, HttpError, MCPError, NotOffered, ResultError
+from dovetail.errors import (
+    CannotConnect,
+    CannotStart,
+    Disconnected,
+    HttpError,
+    MCPError,
+    MethodNotFound,
+    NotOffered,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+)
 from dovetail.protocol.channel import Request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.speaking import Speaker
@@ -53,12 +64,16 @@ class Listening:
         limits: ClientLimits,
         patience: float,
         listeners: "set[Listening]",
+        here: Callable[..., Awaitable[Any]],
+        stale: Callable[[str], None],
     ) -> None:
         self._keeper = keeper
         self._wanted = wanted
         self._limits = limits
         self._patience = patience
         self._listeners = listeners
+        self._here = here  # does something on the client's own loop
+        self._stale = stale  # told which notices may have been missed
         self._matches = matcher(wanted)
         self._changes: dict[tuple[Kind, str | None], Change] = {}
         self._news = asyncio.Event()
@@ -66,15 +81,17 @@ class Listening:
         self._task: asyncio.Task[None] | None = None
         self._failed: MCPError | None = None
         self._id: Id | None = None
+        self._confirmed: Id | None = None
         self._entered = False
         self._over = False
+        self._heard = 0
         self.honoured: SubscriptionFilter | None = None  # what the server agreed to
 
     # For the user
 
     async def __aenter__(self) -> Self:
         self._entered = True
-        await self._begin()
+        await self._here(self._begin)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,24 +99,27 @@ class Listening:
 
     async def __aiter__(self) -> AsyncIterator[Change]:
         try:
-            await self._begin()
-            while await self._something():
-                yield self._changes.pop(next(iter(self._changes)))
+            await self._here(self._begin)
+            while (change := await self._here(self._next)) is not None:
+                yield change
         finally:
             if not self._entered:
                 await self.aclose()
 
-    async def _something(self) -> bool:
-        """Wait for a change; whether there is one."""
+    async def _next(self) -> Change | None:
+        """The next change, waited for; None when it is over."""
         while not self._changes and not self._over:
             if self._failed is not None:
                 raise self._failed
             self._news.clear()
             await self._news.wait()
-        return bool(self._changes)
+        return self._changes.pop(next(iter(self._changes))) if self._changes else None
 
     async def aclose(self) -> None:
         """Stop listening."""
+        await self._here(self._end)
+
+    async def _end(self) -> None:
         self._over = True
         self._news.set()
         self._listeners.discard(self)
@@ -120,19 +140,24 @@ class Listening:
         await asyncio.shield(self._begun)
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         fruitless = 0
         while not self._over:
-            heard = len(self._changes), self.honoured
+            heard, since = self._heard, loop.time()
             try:
-                await self._listen(await self._keeper.ready())
+                conversation = await self._keeper.ready()
+                since = loop.time()
+                await self._listen(conversation)
             except (Disconnected, CannotConnect, CannotStart, HttpError) as exc:
                 if self.honoured is None or (isinstance(exc, HttpError) and exc.status not in TRANSIENT):
                     self._fail(exc)
                     return
             except MCPError as exc:
-                self._fail(exc)
+                self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
                 return
-            fruitless = fruitless + 1 if heard == (len(self._changes), self.honoured) else 0
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            lasted = loop.time() - since >= self._limits.reconnect_most
+            fruitless = 0 if lasted or self._heard != heard else fruitless + 1
             if fruitless > self._limits.reconnects:
                 self._fail(Disconnected(f"the server ended the stream {fruitless} times without saying anything"))
                 return
@@ -153,6 +178,7 @@ class Listening:
             if method == ACKNOWLEDGED:
                 told = body(params, AcknowledgedParams, method)
                 if (told.meta or {}).get(SUBSCRIPTION_ID) == self._id:
+                    self._confirmed = self._id
                     self._agreed(told.notifications)
                 return
             notice = body(params, Notice, method)
@@ -160,6 +186,7 @@ class Listening:
             return
         id = (notice.meta or {}).get(SUBSCRIPTION_ID)
         if id == self._id if id is not None else self._matches(method, notice.uri):
+            self._heard += 1
             self._note(Change(KINDS[method], notice.uri))
 
     def _agreed(self, agreed: SubscriptionFilter) -> None:
@@ -173,8 +200,10 @@ class Listening:
     def _missed(self) -> None:
         for method, kind in KINDS.items():
             if self._matches(method, None):
+                self._stale(method)
                 self._note(Change(kind, missed=True))
         for uri in self._wanted.resource_subscriptions or ():
+            self._stale(UPDATED)
             self._note(Change("resource", uri, missed=True))
 
     def _note(self, change: Change) -> None:
@@ -196,7 +225,18 @@ class Listening:
         method, params = "subscriptions/listen", {"notifications": self._wanted}
         self._id = id = conversation.next_id()
         request = Request(id, method, speaker.request(id, method, params), speaker.headers(method, params), True)
-        await conversation.exchange(request, Clock())
+        silent = asyncio.get_running_loop().call_later(self._patience, self._unconfirmed, conversation.name)
+        try:
+            await conversation.exchange(request, Clock())
+        finally:
+            silent.cancel()
+
+    def _unconfirmed(self, server: str) -> None:
+        """A server must say at once what it will tell of. spec: subscriptions#acknowledgment"""
+        if self._confirmed != self._id and self._task is not None:
+            why = f"the server did not confirm within {self._patience:g} s that it tells of changes"
+            self._fail(RequestTimeout(why).at(server=server, step="subscriptions/listen"))
+            self._task.cancel()
 
     async def _subscribe(self, conversation: Conversation) -> None:
         """A handshake server tells of its lists unasked, of a resource when it was asked to."""
@@ -204,14 +244,17 @@ class Listening:
         uris = agreed.resource_subscriptions or []
         if self._wanted.resource_subscriptions and not uris:
             raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
+        await conversation.channel.hearing()
+        asked: list[str] = []
         try:
             for uri in uris:
                 conversation.subscribed[uri] += 1
+                asked.append(uri)
                 await self._say(conversation, "resources/subscribe", uri)
             self._agreed(agreed)
             await conversation.gone.wait()
         finally:
-            for uri in uris:
+            for uri in asked:
                 conversation.subscribed[uri] -= 1
                 if conversation.why_lost is None and conversation.subscribed[uri] <= 0:
                     with contextlib.suppress(MCPError):
@@ -219,3 +262,9 @@ class Listening:
 
     async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
         await conversation.request(method, {"uri": uri}, idle=self._patience, total=self._patience)
+
+
+def _not_offered(exc: PeerError) -> MCPError:
+    if exc.code != MethodNotFound.code:
+        return exc
+    return NotOffered("the server does not offer to tell of changes").at(server=exc.server, step=exc.step)

@@ -21,6 +21,8 @@ class Mailbox:
         self._waiting: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._complained = False
+        self._posted = self._handled = 0
+        self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self.dropped = 0
 
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
@@ -37,7 +39,9 @@ class Mailbox:
         if len(self._waiting) >= self._limit:
             self._waiting.popleft().close()
             self.dropped += 1
+            self._done()
         self._waiting.append(work)
+        self._posted += 1
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -47,6 +51,16 @@ class Mailbox:
                 await self._waiting.popleft()
             except Exception as exc:
                 self._complain(exc)
+            finally:
+                self._done()
+
+    def _done(self) -> None:
+        """One more has been handled, or given way; the first ones go first, so a count says which."""
+        self._handled += 1
+        while self._flushing and self._flushing[0][0] <= self._handled:
+            _, flushed = self._flushing.pop(0)
+            if not flushed.done():
+                flushed.set_result(None)
 
     def _complain(self, exc: Exception) -> None:
         if not self._complained:
@@ -56,7 +70,9 @@ class Mailbox:
     async def flush(self) -> None:
         """Wait until everything posted so far has been handled."""
         if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
-            await asyncio.shield(self._task)
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flushing.append((self._posted, flushed))
+            await flushed
 
     def close(self) -> None:
         """Forget what is waiting."""
@@ -64,3 +80,4 @@ class Mailbox:
             self._task.cancel()
         while self._waiting:
             self._waiting.popleft().close()
+            self._done()

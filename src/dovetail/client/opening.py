@@ -79,6 +79,7 @@ class Opening:
         self._probe = Probe(revision, era)
         self._loop = asyncio.get_running_loop()
         self._conversation = converse(dial())
+        self._died: Disconnected | None = None  # when it was asked what it speaks
 
     async def run(self) -> Conversation:
         """An open conversation, or one exception that says why not; nothing is left behind then."""
@@ -89,6 +90,8 @@ class Opening:
             return self._conversation
         except BaseException as exc:
             await asyncio.shield(self._abandon())
+            if isinstance(exc, Disconnected):
+                exc.sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
                 raise _explained(exc.at(server=self._conversation.name, step=self._probe.send)) from exc.__cause__
             raise
@@ -129,9 +132,10 @@ class Opening:
             if exc.status in _NOT_THE_SERVER or not probe.handshake_too:
                 raise
             probe.fall_back()
-        except Disconnected:
+        except Disconnected as exc:
             if not probe.handshake_too:
                 raise
+            self._died = exc
             probe.fall_back()  # it may have died of the question
             await self._afresh(self._dial())
         finally:
@@ -169,6 +173,8 @@ class Opening:
         except (PeerError, HttpError, NotMCP) as exc:
             if isinstance(exc, PeerError) and self._probe.counter_offered(exc.data):
                 return
+            if isinstance(exc, PeerError) and self._died is not None:
+                raise self._died from None  # not of the question: it does not know the older one
             older = self._conversation.channel.older() if exc.status in _OLDER else None
             if older is None:
                 raise

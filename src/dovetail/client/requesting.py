@@ -4,8 +4,8 @@ Sits between the surface, which knows the methods, and the keeper, which knows t
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from dovetail.client.answering import Answering
 from dovetail.client.caching import Cache
@@ -14,12 +14,14 @@ from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, PeerError, ResultError
+from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, ResultError
+from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.channel import Headers
+from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
-from dovetail.wire.incoming import body
+from dovetail.wire.incoming import body, plain
 from dovetail.wire.methods import METHODS, Method
-from dovetail.wire.shape import Struct
+from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
 
 CALL = METHODS["tools/call"]
@@ -36,6 +38,14 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 PLAIN = Options()
+
+
+class Outgoing(Exchange):
+    """A request this side makes, as middleware sees it; its id is given when it is sent."""
+
+    outgoing: ClassVar[bool] = True
+
+    send: Callable[["Outgoing"], Awaitable[Any]] | None = None
 
 
 class Requesting:
@@ -59,7 +69,26 @@ class Requesting:
         self._limits = limits
         self._cache = Cache(limits.cached) if cache else None
         self._check_results = check_results
+        self._chain: Call | None = None
+        self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
+
+    def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
+        """Put middleware around every request; `caller` says who this side is to the server."""
+        self._chain = around(middleware, _sent) if middleware else None
+        self.caller = caller
+
+    def _around(
+        self, method: str, params: dict[str, Any], options: Options, send: Callable[[dict[str, Any], Options], Any]
+    ) -> Awaitable[Any]:
+        """What `send` brings, with the middleware around it, if there is any."""
+        if self._chain is None or self.caller is None:
+            return send(params, options)
+        meta = dict(options.meta or {})
+        exchange = Outgoing(
+            0, method, params, meta, self.caller(), send=lambda out: send(out.params, _with(options, out))
+        )
+        return self._chain(exchange)
 
     def heard(self, method: str) -> None:
         """A notice of change: what it speaks of is no longer fresh."""
@@ -77,9 +106,13 @@ class Requesting:
     async def once(self, row: Method, params: dict[str, Any], options: Options = PLAIN, rounds: int = 0) -> Any:
         """The result of one request, or a Pending if the server asks instead."""
         if row is CALL:
-            return await self._call(params, options, rounds)
-        raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
-        return self._decoded(raw, row, params, rounds)
+            return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
+
+        async def send(params: dict[str, Any], options: Options) -> Any:
+            raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            return self._decoded(raw, row, params, rounds)
+
+        return await self._around(row.name, params, options, send)
 
     async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
         """The result of a request, whatever is asked on the way."""
@@ -106,9 +139,15 @@ class Requesting:
             safe=safe if options.retry is None else options.retry,
         )
 
-    def sending(self, timeout: float | None) -> Sending:
-        """How a request nobody here knows is sent."""
-        return Sending(idle=self._timeouts.call if timeout is None else timeout, total=self._timeouts.total)
+    async def any(self, method: str, params: dict[str, Any], timeout: float | None) -> Any:
+        """The result of a request nobody here knows, as plain JSON."""
+
+        async def send(params: dict[str, Any], options: Options) -> Any:
+            idle = self._timeouts.call if timeout is None else timeout
+            sending = Sending(idle=idle, total=self._timeouts.total, meta=options.meta)
+            return plain(await self._keeper.request(method, params, sending))
+
+        return await self._around(method, params, PLAIN, send)
 
     def _decoded(self, raw: Any, row: Method, params: dict[str, Any], rounds: int) -> Any:
         try:
@@ -127,6 +166,23 @@ class Requesting:
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
             raise exc.at(server=self._name, step=pending.method) from None
+
+    async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
+        """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
+
+        async def send(params: dict[str, Any], options: Options) -> Any:
+            known = self.tools.get(params["name"]) if row is CALL and type(params.get("name")) is str else None
+            safe = row is not CALL or (known is not None and known.safe)
+            sending = self._sending(row, options, safe=safe)
+            try:
+                return await self._keeper.request(row.name, params, sending, _mirrored(known, params))
+            except PeerError as exc:
+                if exc.code != HeaderMismatch.code or not self.mirrors or row is not CALL:
+                    raise
+                known = await self._learn_again(params["name"])
+                return await self._keeper.request(row.name, params, sending, _mirrored(known, params))
+
+        return await self._around(row.name, params, options, send)
 
     # Calls
 
@@ -182,6 +238,10 @@ class Requesting:
 
         try:
             return await whole_list(fetch, field, self._limits)
+        except PeerError as exc:
+            if exc.code != MethodNotFound.code:
+                raise
+            return []  # a server without such things has none of them
         except ResultError as exc:
             raise exc.at(server=self._name, step=method) from None
 
@@ -190,15 +250,28 @@ class Requesting:
         row = METHODS[method]
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
 
-        async def fetch() -> Any:
-            raw = await self._keeper.request(method, params, self._sending(row, PLAIN, safe=True))
+        async def send(params: dict[str, Any], options: Options) -> Any:
+            raw = await self._keeper.request(method, params, self._sending(row, options, safe=True))
             try:
                 return body(raw, row.result or object, f"the result of {method}")
             except ResultError as exc:
                 return without_malformed(raw, row.result, field, item, self._name, exc)
 
+        def fetch() -> Awaitable[Any]:
+            return self._around(method, params, PLAIN, send)
+
         return await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
 
 
+async def _sent(exchange: Exchange) -> Any:
+    assert isinstance(exchange, Outgoing)
+    assert exchange.send is not None
+    return await exchange.send(exchange)
+
+
+def _with(options: Options, exchange: Exchange) -> Options:
+    return replace(options, meta=exchange.meta) if exchange.meta else options
+
+
 def _mirrored(known: Known | None, params: dict[str, Any]) -> Headers:
-    return known.mirrored(params["arguments"]) if known is not None and known.headers else ()
+    return known.mirrored(params.get("arguments") or {}) if known is not None and known.headers else ()

@@ -1,5 +1,6 @@
 """SyncClient: the surface of Client without an event loop in sight. Each method waits for its coroutine."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar, overload
 
@@ -8,6 +9,7 @@ from dovetail.client.client import Client
 from dovetail.client.clock import Progress
 from dovetail.client.listening import Change, Listening
 from dovetail.client.rounds import Pending
+from dovetail.protocol.around import Middleware
 from dovetail.wire.completion import Completion
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel
@@ -39,14 +41,17 @@ class SyncListening:
 
     def __iter__(self) -> Iterator[Change]:
         changes = aiter(self._listening)
-        try:
-            while True:
-                try:
-                    yield blocking.run(_next(changes))
-                except StopAsyncIteration:
-                    return
-        finally:
-            blocking.run(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+        while True:
+            try:
+                change = blocking.run(_next(changes))  # whose interruption ends it
+            except StopAsyncIteration:
+                return
+            try:
+                yield change
+            except GeneratorExit:
+                with contextlib.suppress(blocking.Ending):
+                    blocking.run(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+                raise
 
     def close(self) -> None:
         """Stop listening."""
@@ -62,6 +67,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.taps = client.taps
 
     def __enter__(self) -> Self:
         self.connect()
@@ -69,6 +75,10 @@ class SyncClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put a coroutine function around every request, as with Client; it runs on the loop of the clients."""
+        return self._client.middleware(function)
 
     def connect(self) -> None:
         """Open the conversation now; otherwise the first request does."""

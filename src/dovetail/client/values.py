@@ -14,15 +14,20 @@ from dovetail.wire.tools import CallToolResult
 
 
 def value_of(result: CallToolResult, *, wraps: bool) -> Any:
-    """The value; ToolError if the tool failed. `wraps`: an object that holds only `result` stands for what it holds."""
+    """The value; ToolError if the tool failed.
+
+    An object that holds only `result` stands for what it holds if that is the custom (`wraps`), or if the text says so.
+    """
     if result.is_error:
         raise tool_error(result)
     structured = result.structured_content
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if structured is not UNSET and structured is not None:
-        return structured["result"] if wraps and _boxed(structured) else structured
+        return (
+            structured["result"] if _boxed(structured) and (wraps or _told(texts, structured["result"])) else structured
+        )
     if structured is None:
         return None
-    texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if len(texts) != len(result.content):
         return result.content
     return texts[0] if len(texts) == 1 else None if not texts else "\n".join(texts)
@@ -30,6 +35,22 @@ def value_of(result: CallToolResult, *, wraps: bool) -> Any:
 
 def _boxed(value: Any) -> bool:
     return type(value) is dict and len(value) == 1 and "result" in value
+
+
+def _told(texts: list[str], value: Any) -> bool:
+    """Whether these texts say the value, as a whole or an item each."""
+    if type(value) is list and len(texts) == len(value) and all(map(_says, texts, value)):
+        return True
+    return len(texts) == 1 and _says(texts[0], value)
+
+
+def _says(text: str, value: Any) -> bool:
+    if type(value) is str:
+        return text == value
+    try:
+        return decode_text(text) == value
+    except ResultError:
+        return False
 
 
 def value_as(result: CallToolResult, kind: Any, *, wraps: bool) -> Any:

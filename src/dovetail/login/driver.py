@@ -1,41 +1,33 @@
 """Drives the flows of `auth`: makes their HTTP calls, sends the user to a browser, keeps and renews the token.
 
-One login at a time, for all requests that wait; one renewal at a time, across processes. Documents are fetched only
-from places the server itself could be asked to name: never from this network on behalf of a public server.
+One login at a time, for all requests that wait; one renewal at a time, across processes.
 """
 
 import asyncio
 import contextlib
-import inspect
-import ipaddress
 import logging
 import time
-import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from dovetail.auth import proofs, tokens
 from dovetail.auth.challenge import Challenge, parse
 from dovetail.auth.code_flow import bound, log_in
-from dovetail.auth.flow import Flow, HttpAnswer, HttpCall, Now, Pause, RedirectUri, ShowCode, Visit
+from dovetail.auth.flow import Flow
 from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
-from dovetail.client.answering import presentable
-from dovetail.errors import LoginFailed, TransportError, clip
-from dovetail.login.listener import Listener
-from dovetail.login.stores import MemoryStore, Store, store_for
-from dovetail.protocol.limits import FetchLimits
+from dovetail.errors import LoginFailed, clip
+from dovetail.login.errand import Errand, NobodyCame, Settings, given
+from dovetail.login.stores import Store, store_for
+from dovetail.login.web import Web
 from dovetail.transports.fetch import Fetcher
+from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
-Settings = OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity
-
-_DOCUMENT = 256 * 1024
-_DOCUMENT_TIME = 5.0
-_TRIES = 3  # logins for one request, the first included
+_TRIES = 3  # other credentials for one request
 
 
 class Driver:
@@ -44,82 +36,131 @@ class Driver:
     def __init__(self, url: str, settings: Settings, make_fetcher: Callable[..., Fetcher]) -> None:
         self._url = url
         self._settings = settings
-        self._make_fetcher = make_fetcher
+        self._make_web = lambda: Web(url, settings.local, make_fetcher)
         self._store: Store = store_for(getattr(settings, "store", "memory"))
-        self._login: Login | None = None
+        self._kept = True  # whether the store took what it was given
         self._loaded = False
+        self._login: Login | None = None
         self._nonce: str | None = None
-        self._lock = asyncio.Lock()
-        self._listener: Listener | None = None
-        self._fetcher: Fetcher | None = None
+        self._logging_in: Work | None = None
+        self._renewing: asyncio.Task[bool] | None = None
+        self._renewed: str | None = None  # the newest token by renewal,
+        self._issued: str | None = None  # and by login
+        self._stepped: set[frozenset[str]] = set()  # what users were asked for already
 
     # What a channel asks
 
     async def headers(self, method: str, url: str) -> list[tuple[bytes, bytes]]:
         """The credentials of one request; none before the first login. Renewed early, not when it is too late."""
         login = await self._current()
+        if login is not None and login.token is not None and not login.token.fresh(time.time()):
+            await self._renew_early(login)
+            login = self._login
         if login is None or login.token is None:
             return []
-        token = login.token
-        if not token.fresh(time.time()) and token.refresh_token is not None:
-            async with self._lock:
-                await self._renew(token.access_token)
-            login = self._login
-            if login is None or login.token is None:
-                return []
-            token = login.token
+        token = login.token.access_token
         if login.key is None:
-            return [(b"authorization", f"{token.token_type} {token.access_token}".encode("ascii"))]
-        proof = proofs.dpop(login.key, method, url, time.time(), nonce=self._nonce, token=token.access_token)
-        return [(b"authorization", f"DPoP {token.access_token}".encode("ascii")), (b"dpop", proof.encode("ascii"))]
+            return [(b"authorization", f"Bearer {token}".encode("ascii"))]
+        proof = proofs.dpop(login.key, method, url, time.time(), nonce=self._nonce, token=token)
+        return [(b"authorization", f"DPoP {token}".encode("ascii")), (b"dpop", proof.encode("ascii"))]
 
     async def challenged(self, status: int, header: str, nonce: str | None, sent: str | None, tries: int) -> bool:
         """A request was refused with 401 or 403; whether it is worth sending again with other credentials."""
         challenge = parse(header, nonce)
-        if nonce is not None and nonce != self._nonce:
+        if nonce is not None:
             self._nonce = nonce
-            if challenge.error == "use_dpop_nonce":
-                return tries <= _TRIES
         if tries > _TRIES or (status == 403 and challenge.error != "insufficient_scope"):
             return False
-        async with self._lock:
-            login = await self._current()
-            if login is not None and login.token is not None and login.token.access_token != sent:
-                return True  # somebody else has logged in meanwhile
-            if status == 401 and login is not None and await self._renew(sent):
-                return True
-            await self._log_in(challenge)
+        if nonce is not None and challenge.error == "use_dpop_nonce":
+            return True
+        login = await self._current()
+        if login is not None and login.token is not None and login.token.access_token != sent:
+            return True  # somebody else has logged in meanwhile
+        if self._pointless(status, challenge, sent, tries):
+            return False
+        if (
+            status == 401
+            and login is not None
+            and not (tries > 1 and sent == self._renewed)
+            and await self._renew(sent)
+        ):
+            return True
+        await self._shared_login(challenge)
         return True
 
-    async def close(self) -> None:
-        """Let go of everything."""
-        if self._fetcher is not None:
-            await self._fetcher.close()
-            self._fetcher = None
-        if self._listener is not None:
-            await self._listener.close()
+    def _pointless(self, status: int, challenge: Challenge, sent: str | None, tries: int) -> bool:
+        """Whether the user was asked for just this already, and it did not help.
 
-    # The login
+        spec: authorization#step-up-authorization-flow
+        """
+        if status == 403:
+            return frozenset(challenge.scopes) in self._stepped
+        asked = self._login.scopes if self._login is not None else ()
+        return tries > 1 and sent is not None and sent == self._issued and set(challenge.scopes) <= set(asked)
+
+    async def close(self) -> None:
+        """Wait for a renewal under way: the token that is being replaced is of no use any more."""
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
+
+    # What is kept
 
     async def _current(self) -> Login | None:
         if not self._loaded:
+            self._login = await self._stored()
             self._loaded = True
-            stored = await asyncio.to_thread(self._store.get, self._url)
-            login = Login.load(stored) if stored is not None else None
-            self._login = login if login is not None and bound(login, self._url) else None
         return self._login
 
+    async def _stored(self) -> Login | None:
+        try:
+            stored = await asyncio.to_thread(self._store.get, self._url)
+        except Exception as exc:
+            log.warning("the login that was kept for %s cannot be read: %s", self._name, clip(str(exc)))
+            return None
+        login = Login.load(stored) if stored is not None else None
+        return login if login is not None and bound(login, self._url, self._settings) else None
+
     async def _keep(self, login: Login) -> None:
-        await asyncio.to_thread(self._store.set, self._url, login.dump())  # before its first use
         self._login = login
+        try:
+            await asyncio.to_thread(self._store.set, self._url, login.dump())  # before its first use
+            self._kept = True
+        except Exception as exc:
+            self._kept = False
+            log.warning("the login at %s lasts for this run only, it cannot be kept: %s", self._name, clip(str(exc)))
+
+    @property
+    def _name(self) -> str:
+        return clip(urlsplit(self._url).netloc)
+
+    # The renewal
+
+    async def _renew_early(self, login: Login) -> None:
+        token = login.token
+        assert token is not None
+        if token.refresh_token is None or self._logging_in is not None:
+            return
+        try:
+            await self._renew(token.access_token)
+        except LoginFailed:
+            if not token.usable(time.time()):
+                raise
 
     async def _renew(self, sent: str | None) -> bool:
-        """A fresh token by refresh, if there is a refresh token the server still takes; one process at a time."""
-        lock = self._store.lock(self._url)
-        await asyncio.to_thread(lock.__enter__)
-        try:
-            self._loaded = False
-            login = await self._current() if not isinstance(self._store, MemoryStore) else self._login
+        """A fresh token by refresh, if there is a refresh token the server still takes.
+
+        Once begun it runs to its end, whoever stops waiting: a rotated refresh token that is lost is a login lost.
+        """
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew_alone(sent))
+            self._renewing.add_done_callback(_heard)
+        return await asyncio.shield(self._renewing)
+
+    async def _renew_alone(self, sent: str | None) -> bool:
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._stored() if self._kept else self._login
+            self._login = login
             if login is None or login.token is None:
                 return False
             if login.token.access_token != sent and login.token.fresh(time.time()):
@@ -127,167 +168,98 @@ class Driver:
             if login.token.refresh_token is None:
                 return False
             fresh = await self._drive(tokens.refresh(login))
-            if fresh is None:
-                self._login = Login(
-                    resource=login.resource,
-                    server=login.server,
-                    client=login.client,
-                    scopes=login.scopes,
-                    key=login.key,
-                )
-                return False
             await self._keep(fresh)
-            return True
+            self._renewed = fresh.token.access_token if fresh.token is not None else None
+            return fresh.token is not None
+
+    # The login
+
+    async def _shared_login(self, challenge: Challenge) -> None:
+        work = self._logging_in
+        if work is None or work.ended:
+            work = self._logging_in = Work(lambda: self._log_in(challenge))
+        try:
+            await work.result()
         finally:
-            lock.__exit__(None, None, None)
+            if self._logging_in is work and work.ended:
+                self._logging_in = None
 
     async def _log_in(self, challenge: Challenge) -> None:
-        known = self._login
-        match self._settings:
-            case OAuth():
-                flow = log_in(self._url, challenge, self._settings, known)
-            case DeviceLogin():
-                flow = by_device(self._url, challenge, self._settings, known)
-            case ClientCredentials():
-                flow = by_credentials(self._url, challenge, self._settings, known)
-            case EnterpriseLogin():
-                given = await _given(self._settings.id_token)
-                flow = by_enterprise(self._url, challenge, self._settings, known, given)
-            case WorkloadIdentity():
-                given = await _given(self._settings.assertion)
-                flow = by_workload(self._url, challenge, self._settings, known, given)
         try:
-            await self._keep(await self._drive(flow))
-        finally:
-            if self._listener is not None:
-                await self._listener.close()
-                self._listener = None
+            login = await self._drive(await self._flow(challenge))
+        except LoginFailed as exc:
+            await self._doubt(exc)
+            raise
+        await self._keep(login)
+        self._issued = login.token.access_token
+        self._stepped.add(frozenset(challenge.scopes))
+
+    async def _doubt(self, exc: LoginFailed) -> None:
+        """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
+        login = self._login
+        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in tokens.FORGOTTEN):
+            await self._keep(replace(login, client=replace(login.client, refused=True)))
+
+    async def _flow(self, challenge: Challenge) -> Flow[Login]:
+        url, known = self._url, self._login
+        match self._settings:
+            case OAuth() as settings:
+                return log_in(url, challenge, settings, known)
+            case DeviceLogin() as settings:
+                return by_device(url, challenge, settings, known)
+            case ClientCredentials() as settings:
+                return by_credentials(url, challenge, settings, known)
+            case EnterpriseLogin() as settings:
+                return by_enterprise(url, challenge, settings, known, await given(settings.id_token))
+            case WorkloadIdentity() as settings:
+                return by_workload(url, challenge, settings, known, await given(settings.assertion))
 
     # What a flow asks
 
     async def _drive(self, flow: Flow[Any]) -> Any:
-        answer: Any = None
-        while True:
-            try:
-                wish = flow.send(answer)
-            except StopIteration as done:
-                return done.value
-            answer = await self._grant(wish)
-
-    async def _grant(self, wish: Any) -> Any:
-        match wish:
-            case HttpCall():
-                return await self._call(wish)
-            case Now():
-                return time.time()
-            case Pause():
-                return await asyncio.sleep(wish.seconds)
-            case RedirectUri():
-                return await self._redirect_uri()
-            case Visit():
-                return await self._visit(wish)
-            case ShowCode():
-                return await self._show(wish)
-            case _:
-                raise TypeError(f"a flow asked for {wish!r}")
-
-    async def _call(self, call: HttpCall) -> HttpAnswer:
-        parts = urlsplit(call.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            return HttpAnswer(0)
-        if self._fetcher is None:
-            screen = None if is_local(urlsplit(self._url).hostname or "") else is_public
-            self._fetcher = self._make_fetcher(limits=FetchLimits(body=_DOCUMENT), screen=screen)
-        headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
+        errand = Errand(self._settings, self._make_web())
         try:
-            async with asyncio.timeout(_DOCUMENT_TIME):
-                reply = await self._fetcher.fetch(call.method, call.url, headers, call.body)
-                body = await reply.read()
-        except (TransportError, TimeoutError, ValueError):
-            return HttpAnswer(0)
-        found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
-        return HttpAnswer(reply.status, found, body)
+            answer: Any = None
+            while True:
+                try:
+                    wish = flow.send(answer)
+                except StopIteration as done:
+                    return done.value
+                answer = await errand.grant(wish)
+        finally:
+            await errand.close()
 
-    async def _redirect_uri(self) -> str:
-        settings = self._settings
-        assert isinstance(settings, OAuth)
-        if settings.paste is not None:
-            return settings.redirect_uri or "http://127.0.0.1:8765/callback"
-        self._listener = Listener(settings.redirect_uri)
-        return await self._listener.open()
 
-    async def _visit(self, visit: Visit) -> dict[str, str]:
-        settings = self._settings
-        assert isinstance(settings, OAuth)
-        if not presentable(visit.url):
-            raise LoginFailed("the authorization server's address is not one a browser should open")
-        if settings.paste is not None:
-            ended = await _given(settings.paste, visit.url)
-            return dict(parse_qsl(urlsplit(str(ended)).query))
-        assert self._listener is not None
-        log.info("logging in at %s", clip(urlsplit(visit.url).netloc))
-        await _given(settings.open_browser or _open, visit.url)
+class Work:
+    """A login under way, for all who wait for it; it ends when nobody does any more."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work())
+        self._task.add_done_callback(_heard)
+        self._waiting = 0
+        self._left = False
+
+    @property
+    def ended(self) -> bool:
+        return self._left or self._task.done()
+
+    async def result(self) -> None:
+        """What comes of it."""
+        self._waiting += 1
         try:
-            async with asyncio.timeout(settings.timeout):
-                return await self._listener.answer()
-        except TimeoutError:
-            raise LoginFailed(f"nobody logged in within {settings.timeout:g} s").at(
-                hint=f"open {visit.url} in a browser on this machine, or pass paste="
-            ) from None
-
-    async def _show(self, code: ShowCode) -> None:
-        settings = self._settings
-        assert isinstance(settings, DeviceLogin)
-        if not presentable(code.url):
-            raise LoginFailed("the address to enter the code at is not one a browser should open")
-        if settings.show is None:
-            raise LoginFailed("nobody can be shown the code").at(hint="pass show= to DeviceLogin")
-        await _given(settings.show, code.complete or code.url, code.code)
+            await asyncio.shield(self._task)
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0 and not self._task.done():
+                self._left = True
+                self._task.cancel()
+                await asyncio.wait([self._task])
 
 
-def _open(url: str) -> None:
-    if not webbrowser.open(url):
-        log.warning("no browser could be opened; open this address yourself: %s", url)
-
-
-async def _given(value: Any, *args: Any) -> Any:
-    """A value, or what a function of the user's returns for it."""
-    if not callable(value):
-        return value
-    if inspect.iscoroutinefunction(value):
-        return await value(*args)
-    made = await asyncio.to_thread(value, *args)
-    return await made if inspect.isawaitable(made) else made
-
-
-def is_public(address: str) -> bool:
-    """Whether an address is of the internet at large: not of this machine, this network, or a tunnel into them."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is None and ip in _NAT64:
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast
-
-
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-def is_local(host: str) -> bool:
-    """Whether a server is named as one of this machine or network, so that its documents may be there too."""
-    if host.lower() in ("localhost", "localhost.localdomain") or host.lower().endswith(
-        (".localhost", ".local", ".internal")
-    ):
-        return True
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(host)
-        return not is_public(host)
-    return "." not in host
+def _heard(task: "asyncio.Task[Any]") -> None:
+    """Whoever waited was told; if nobody did, nobody has to be."""
+    if not task.cancelled():
+        task.exception()
 
 
 def driver_for(url: str, auth: Any, make_fetcher: Callable[..., Fetcher]) -> Driver:

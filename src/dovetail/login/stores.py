@@ -1,27 +1,33 @@
 """Where logins are kept between runs: in memory, in files only their user can read, in the system's keyring.
 
 A file is written beside its place and moved there, so a crash leaves the old one or the new one, never half of one; a
-lock beside it lets one process at a time renew a token.
+lock beside it lets one process at a time renew a token, and ends with the process.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from dovetail.errors import LoginFailed
+
+_PATIENCE: Final = 60.0  # for another process that renews, which takes a request or two
+_PAUSE: Final = 0.02
 
 
 class Store(Protocol):
-    """What a place for logins does; keys are URLs, values are opaque."""
+    """What a place for logins does; keys are URLs, values are opaque.
+
+    One that several processes share also has `lock(key)`, an async context manager held while a token is renewed.
+    """
 
     def get(self, key: str) -> bytes | None: ...
     def set(self, key: str, value: bytes) -> None: ...
     def delete(self, key: str) -> None: ...
-    def lock(self, key: str) -> "contextlib.AbstractContextManager[None]":
-        """Held while a token is renewed, against other processes too; may wait."""
-        ...
 
 
 class MemoryStore:
@@ -38,10 +44,6 @@ class MemoryStore:
 
     def delete(self, key: str) -> None:
         self._kept.pop(key, None)
-
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Generator[None]:
-        yield
 
 
 class FileStore:
@@ -74,12 +76,24 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             self._place(key).unlink()
 
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Generator[None]:
+    @contextlib.asynccontextmanager
+    async def lock(self, key: str) -> AsyncGenerator[None]:
+        """Held by one at a time, here and in other processes.
+
+        Asked for again and again, since a thread that waits for it could neither be cancelled nor lent to its holder.
+        """
         self._make_folder()
         handle = os.open(self._place(key).with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _lock(handle)
+            async with asyncio.timeout(_PATIENCE):
+                while not _locked(handle):  # noqa: ASYNC110 - other processes set no event
+                    await asyncio.sleep(_PAUSE)
+        except BaseException as exc:
+            os.close(handle)
+            if isinstance(exc, TimeoutError):
+                raise LoginFailed("another process has been renewing the token for too long") from None
+            raise
+        try:
             yield
         finally:
             os.close(handle)  # which lets go of the lock
@@ -112,7 +126,7 @@ class KeyringStore:
         with contextlib.suppress(Exception):
             self._keyring.delete_password(self._service, key)
 
-    def lock(self, key: str) -> "contextlib.AbstractContextManager[None]":
+    def lock(self, key: str) -> "contextlib.AbstractAsyncContextManager[None]":
         return self._locks.lock(key)
 
 
@@ -142,13 +156,21 @@ def _default_folder() -> Path:
 
 if os.name == "nt":  # pragma: no cover
 
-    def _lock(handle: int) -> None:
+    def _locked(handle: int) -> bool:
         import msvcrt
 
-        msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
 else:
 
-    def _lock(handle: int) -> None:
+    def _locked(handle: int) -> bool:
         import fcntl
 
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dovetail.errors import TransportError
+from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.shape import Struct
@@ -23,6 +24,10 @@ class Request(Struct, eq=False):
     body: bytes
     headers: Headers = ()
     stateless: bool = False
+
+    def cancellation(self, reason: str) -> bytes:
+        """The notice that its answer is no longer wanted. spec: cancellation#cancellation-flow"""
+        return jsonrpc.notice("notifications/cancelled", {"requestId": self.id, "reason": reason})
 
 
 class Inbox(Protocol):
@@ -65,7 +70,7 @@ class Authorizer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """A channel that used it is closed, others may go on."""
         ...
 
 
@@ -85,16 +90,20 @@ class Channel(Protocol):
         """Send a request and wait for its response; TransportError or AuthError if none will come."""
         ...
 
-    def cancel(self, request: Request, reason: str) -> None:
-        """The answer is no longer wanted: tell the server, without waiting."""
+    def cancel(self, request: Request, reason: str) -> bytes | None:
+        """The answer is no longer wanted: tell the server, without waiting; what it was told, if anything."""
         ...
 
-    async def tell(self, body: bytes) -> None:
-        """Send a notification, or the answer to a request of the server."""
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
+        """Send a notification with the headers that mirror it, or the answer to a request of the server."""
         ...
 
     async def settled(self, revision: str) -> None:
         """The handshake is over: from now on this revision is spoken."""
+        ...
+
+    async def hearing(self) -> None:
+        """Wait until what the server says unasked would be heard; not for long, since some never confirm it."""
         ...
 
     async def close(self) -> None:

@@ -5,7 +5,6 @@ it was only a hint.
 """
 
 from collections.abc import Callable
-from secrets import token_urlsafe
 from typing import Any, Final
 
 from dovetail.errors import MissingCapability, PromptNotFound, ProtocolError, ResourceNotFound, ToolNotFound
@@ -21,7 +20,7 @@ from dovetail.wire.revisions import (
     R_2025_03_26,
     R_2025_06_18,
     R_2025_11_25,
-    order,
+    older,
     stateless,
 )
 from dovetail.wire.shape import UNSET, Result, replace
@@ -36,11 +35,6 @@ _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
 DRAFT_CANCELLED: Final = -32000
 DRAFT_DUPLICATE_ID: Final = -32001
 _RESOURCE_NOT_FOUND: Final = -32002
-
-
-def older(revision: str, than: str) -> bool:
-    """Whether the revision was published before the other."""
-    return order(revision) < order(than)
 
 
 def code(revision: str, exc: ProtocolError) -> int:
@@ -94,6 +88,8 @@ def _elicitation(revision: str, params: dict[str, Any]) -> tuple[str, dict[str, 
         schema["properties"] = {name: _titles_aside(rule) for name, rule in schema["properties"].items()}
         return "elicitation/create", {"message": params["message"], "requestedSchema": schema}
     if params.get("mode") == "url" and not stateless(revision):
+        from secrets import token_urlsafe  # only servers that ask pay for it
+
         return "elicitation/create", params | {"elicitationId": params.get("elicitationId") or token_urlsafe(16)}
     return "elicitation/create", params
 
@@ -173,8 +169,9 @@ def _call_tool(revision: str, value: CallToolResult) -> Result:
     structured = value.structured_content
     if structured is not UNSET and type(structured) is not dict:
         value = replace(value, structured_content={"result": structured})
-    if older(revision, R_2025_11_25):
-        value = replace(value, content=[_block(revision, block) for block in value.content])
+    if not older(revision, R_2025_11_25):
+        return value
+    value = replace(value, content=[_block(revision, block) for block in value.content])
     return replace(value, structured_content=UNSET) if older(revision, R_2025_06_18) else value
 
 

@@ -5,16 +5,20 @@ the peer can be asked directly, `ask`; it knows of the server only what `Service
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.downgrade import notice
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.meta import PROGRESS_TOKEN
 from dovetail.wire.shape import Result, Struct
+
+if TYPE_CHECKING:
+    from dovetail.protocol.recording import Tap
 
 NO_CAPABILITIES = ClientCapabilities()
 
@@ -29,12 +33,14 @@ class Caller(Struct):
     stateless: bool
     capabilities: ClientCapabilities = NO_CAPABILITIES
     level: int | None = None  # the least severity wanted; None: no log messages at all
-    principal: str | None = None
+    principal: Principal | None = None
     client: Implementation | None = None
 
 
 class Exchange(Struct, eq=False):
     """One request and everything that is said in reply to it."""
+
+    outgoing: ClassVar[bool] = False  # whether this side asks
 
     id: Id
     method: str
@@ -51,6 +57,7 @@ class Exchange(Struct, eq=False):
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
+    fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Say something on the way to the result."""
@@ -72,6 +79,10 @@ class Exchange(Struct, eq=False):
         if token is not None and type(token) is not int and type(token) is not str:
             raise InvalidParams("Invalid params: progressToken must be a string or an integer")
         return token
+
+
+class Whole(bytes):
+    """A result as another server of the same revision said it: nothing is to be added."""
 
 
 class Listener(Protocol):
@@ -97,9 +108,17 @@ class Service(Protocol):
     def revisions(self) -> tuple[str, ...]: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message, if anyone is."""
+        ...
 
     def capabilities(self) -> ServerCapabilities:
         """What the server offers now."""
+        ...
+
+    def readable(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of changes to a resource."""
         ...
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:

@@ -9,10 +9,10 @@ from base64 import b64encode
 from binascii import a2b_base64
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from dovetail.errors import HeaderMismatch, clip
+from dovetail.wire.shape import Struct
 
 ANNOTATION: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
@@ -37,8 +37,7 @@ _NAMED: Final = frozenset(
 _OPAQUE: Final = frozenset(("default", "const", "enum", "examples"))
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderPath:
+class HeaderPath(Struct, frozen=True):
     """One annotated property: the header that mirrors it, lower case, and where its value stands in the arguments."""
 
     header: bytes

@@ -7,9 +7,8 @@ remembered by the raw header bytes, because nearly every request brings the same
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
-from dovetail.errors import Busy, ProtocolError, clip
+from dovetail.errors import Busy, InsufficientScope, ProtocolError, clip
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -22,6 +21,7 @@ STATUS: Final = {
     -32020: 400,
     -32021: 400,
     -32022: 400,
+    403: 403,
 }
 
 
@@ -35,6 +35,12 @@ def status_of(exc: ProtocolError) -> int:
 def retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
     """When to come back, where that makes sense."""
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
+
+
+def scope_challenge(exc: InsufficientScope, metadata: str | None) -> bytes:
+    """What a caller must ask for to be served. spec: authorization#runtime-insufficient-scope-errors"""
+    said = f'Bearer error="insufficient_scope", scope="{" ".join(exc.scopes)}"'
+    return (said if metadata is None else f'{said}, resource_metadata="{metadata}"').encode()
 
 
 JSON: Final = b"application/json"
@@ -80,6 +86,8 @@ class Gate:
         self._hosts = {host.lower() for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
         if public_url is not None:
+            from urllib.parse import urlsplit  # not needed on standard streams, which read this module too
+
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")

@@ -11,10 +11,12 @@ from dovetail.errors import (
     InvalidRequest,
     MethodNotFound,
     ProtocolError,
+    ResourceNotFound,
     UnsupportedRevision,
 )
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Caller, Exchange, Service
+from dovetail.protocol.principal import Principal
 from dovetail.protocol.topics import UPDATED
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
@@ -22,7 +24,7 @@ from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import InitializeParams, InitializeResult
 from dovetail.wire.logs import SetLevelParams, severity
 from dovetail.wire.methods import BATCHES, REQUESTS
-from dovetail.wire.revisions import HANDSHAKE, NEWEST_HANDSHAKE, REVISIONS, order, stateless
+from dovetail.wire.revisions import HANDSHAKE, NEWEST_HANDSHAKE, order, stateless
 from dovetail.wire.shape import Empty, Result
 from dovetail.wire.subscriptions import SubscribeParams
 
@@ -91,15 +93,17 @@ class Session:
                 offered = service.capabilities().resources
                 if offered is None or not offered.subscribe:
                     raise MethodNotFound(exchange.method)
-                self._subscribe(exchange, service.limits.uri)
+                self._subscribe(exchange, service)
             case _:
                 pass
         return EMPTY
 
-    def _subscribe(self, exchange: Exchange, longest: int) -> None:
+    def _subscribe(self, exchange: Exchange, service: Service) -> None:
         uri = convert(exchange.params, SubscribeParams).uri
-        if len(uri) > longest:
-            raise InvalidParams(f"Invalid params: uri is longer than {longest} characters")
+        if len(uri) > service.limits.uri:
+            raise InvalidParams(f"Invalid params: uri is longer than {service.limits.uri} characters")
+        if not service.readable(uri, exchange.caller.principal):
+            raise ResourceNotFound(uri)
         if self.subscriptions is None:
             self.subscriptions = set()
         if exchange.method == "resources/unsubscribe":
@@ -110,7 +114,9 @@ class Session:
             self.subscriptions.add(uri)
 
 
-def open_session(message: dict[str, Any], service: Service, principal: str | None = None) -> tuple[Session, bytes]:
+def open_session(
+    message: dict[str, Any], service: Service, principal: Principal | None = None
+) -> tuple[Session, bytes]:
     """The session an `initialize` request opens, and the response to it."""
     asked = convert(message.get("params") or {}, InitializeParams)
     if len(encode(asked)) > service.limits.meta:  # all of it is kept as long as the session
@@ -126,7 +132,7 @@ def open_session(message: dict[str, Any], service: Service, principal: str | Non
     return Session(caller), jsonrpc.result(message["id"], encode(result))
 
 
-def assumed(revision: str | None, principal: str | None = None) -> Session:
+def assumed(revision: str | None, principal: Principal | None = None) -> Session:
     """A session for a caller who never shook hands: stateless serving of a handshake revision."""
     session = Session(Caller(revision or NEWEST_HANDSHAKE, False, level=DEFAULT_LEVEL, principal=principal))
     session.ready = True
@@ -149,8 +155,3 @@ def seal(exchange: Exchange, result: Result | bytes, result_limit: int) -> bytes
 def refuse(revision: str, id: Id | None, exc: ProtocolError) -> bytes:
     """The error response, with the code the revision has for it."""
     return jsonrpc.failure(id, downgrade.code(revision, exc), exc.message, exc.data)
-
-
-def known(revision: str, served: tuple[str, ...]) -> bool:
-    """Whether a version header of this era names something served here."""
-    return revision in REVISIONS and revision in served and not stateless(revision)

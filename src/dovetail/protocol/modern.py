@@ -15,8 +15,9 @@ from dovetail.errors import (
     UnsupportedRevision,
     clip,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole
 from dovetail.protocol.headers import decode_value
+from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
@@ -28,6 +29,9 @@ from dovetail.wire.revisions import DRAFT, STATELESS
 from dovetail.wire.shape import Result, replace
 
 COMPLETE: Final = "complete"
+
+_HEAD: Final = b'{"jsonrpc":"2.0","id":'
+_LARGE: Final = 64 * 1024
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -48,18 +52,14 @@ class Modern:
 
     def __init__(self, implementation: Implementation, revisions: Sequence[str], result_limit: int) -> None:
         self._served = frozenset(revisions).intersection(STATELESS)
+        self.serves = bool(self._served)  # any revision of this era at all
         self._all = tuple(reversed([one for one in revisions if one != DRAFT]))
         self._server_info = implementation
         self._result_limit = result_limit
-        self._stamp = encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
-
-    @property
-    def serves(self) -> bool:
-        """Whether any revision of this era is served at all."""
-        return bool(self._served)
+        self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
 
     def admit(
-        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: str | None = None
+        self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
     ) -> Exchange:
         """The exchange a request opens; headers are None where the transport has none."""
         params: dict[str, Any] = message.get("params") or {}
@@ -80,15 +80,20 @@ class Modern:
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
-        own = not isinstance(result, bytes) and (result.meta is not None or result.result_type is not None)
+        if isinstance(result, bytes):
+            own = type(result) is Whole
+        else:
+            own = result.meta is not None or result.result_type is not None
         body = result if isinstance(result, bytes) else encode(self._stamped(result) if own else result)
         if len(body) > self._result_limit and exchange.method == "tools/call":
             raise InternalError(f"The result is larger than {self._result_limit} bytes")
         if own:
             return jsonrpc.result(exchange.id, body)
-        head = b'{"jsonrpc":"2.0","id":%s,"result":%s' % (encode(exchange.id), self._stamp)
-        # Joined from a view: a large result is copied once, not three times.
-        return b"".join((head, b",", memoryview(body)[1:], b"}")) if len(body) > 2 else head + b"}}"
+        if len(body) == 2:
+            return b"".join((_HEAD, encode(exchange.id), self._stamp, b"}}"))
+        # From a view, a large result is copied once and not twice; for a small one the view would cost more.
+        rest = memoryview(body)[1:] if len(body) > _LARGE else body[1:]
+        return b"".join((_HEAD, encode(exchange.id), self._stamp, b",", rest, b"}"))
 
     def _stamped(self, result: Result) -> Result:
         meta = {SERVER_INFO: self._server_info} | (result.meta or {})

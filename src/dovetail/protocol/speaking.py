@@ -6,7 +6,17 @@ The stateless era's `_meta` says the same thing every time, so it is encoded onc
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dovetail.errors import MCPError, NotFound, PeerError, RateLimited, ResultError, ToolError, Unauthorized
+from dovetail.errors import (
+    InvalidParams,
+    MCPError,
+    MissingCapability,
+    NotFound,
+    PeerError,
+    RateLimited,
+    ResultError,
+    ToolError,
+    Unauthorized,
+)
 from dovetail.protocol.headers import encode_value
 from dovetail.protocol.modern import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
@@ -48,7 +58,15 @@ class Speaker:
     def request(self, id: Id, method: str, params: Any, meta: Mapping[str, Any] | None = None) -> bytes:
         """The message; its progress token is its id, so that a server at work can always say so."""
         text = encode(id)
-        inner = self._inner if not meta else encode(self._meta | dict(meta))[1:-1]
+        if type(params) is dict and "_meta" in params:  # of a caller who writes the whole message: once is enough
+            params = dict(params)
+            meta = {**(params.pop("_meta") or {}), **(meta or {})}
+        inner, comma = self._inner, self._comma
+        if meta:
+            both = self._meta | dict(meta)
+            both.pop(PROGRESS_TOKEN, None)
+            inner = encode(both)[1:-1]
+            comma = b"," if inner else b""
         own = encode(params)[:-1] if params else b"{"
         return b"".join(
             (
@@ -60,7 +78,7 @@ class Speaker:
                 own,
                 b',"_meta":{' if len(own) > 1 else b'"_meta":{',
                 inner,
-                self._comma if not meta else b",",
+                comma,
                 _TOKEN,
                 text,
                 b"}}}",
@@ -99,7 +117,8 @@ def progress_of(params: Any) -> tuple[Id, float, float | None, str | None]:
         token = found["requestId" if nested else "progressToken"]
         done, rest = (inner["current"], inner) if nested else (inner, found)
         if type(token) in (int, str) and type(done) in (int, float):
-            return token, done, rest.get("total"), rest.get("message")
+            total, text = rest.get("total"), rest.get("message")
+            return token, done, total if type(total) in (int, float) else None, text if type(text) is str else None
     except (KeyError, TypeError):
         pass
     raise ResultError("notifications/progress lacks its token or its progress")
@@ -116,12 +135,20 @@ _RATE_LIMITED: Final = frozenset({-32004, 429})
 _EXECUTION: Final = -32002
 
 
+_UNDECLARED: Final = "give the client a handler for it: elicit=, elicit_url=, sample= or roots="
+
+
 def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
     """The exception an error response stands for."""
-    return _kind(revision, method, failure.code)(failure.code, failure.message, failure.data)
+    error: MCPError = _kind(revision, method, failure)(failure.code, failure.message, failure.data)
+    return error.at(hint=_UNDECLARED if failure.code == MissingCapability.code else None)
 
 
-def _kind(revision: str | None, method: str, code: int) -> Any:
+def _kind(revision: str | None, method: str, failure: Failure) -> Any:
+    code = failure.code
+    # The newest revision has no code for it, but the URI that leads nowhere is named. spec: resources#error-handling
+    if code == InvalidParams.code and method in _MISSING and type(failure.data) is dict and "uri" in failure.data:
+        return NotFound
     if code in _MISSING.get(method, ()) or (revision == DRAFT and code in _DRAFT_MISSING):
         return NotFound
     if code in _RATE_LIMITED:

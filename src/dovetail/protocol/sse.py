@@ -32,16 +32,17 @@ class Event:
 
 def event(payload: bytes, *, id: str | None = None, name: str | None = None, retry: int | None = None) -> bytes:
     """Write one event; an empty payload still makes an event, which is how a stream hands out its first id."""
-    lines: list[bytes] = []
+    parts: list[bytes] = []
     if id is not None:
-        lines.append(b"id: " + _one_line("id", id))
+        parts += (b"id: ", _one_line("id", id), b"\n")
     if name is not None:
-        lines.append(b"event: " + _one_line("event", name))
+        parts += (b"event: ", _one_line("event", name), b"\n")
     if retry is not None:
-        lines.append(b"retry: " + _digits(retry))
+        parts += (b"retry: ", _digits(retry), b"\n")
     # The format cannot tell line ends apart: they all arrive as LF, which JSON reads as the same white space.
-    lines.extend(b"data: " + line for line in _LINE_END.split(payload))
-    return b"\n".join(lines) + b"\n\n"
+    if b"\n" in payload or b"\r" in payload:
+        payload = _LINE_END.sub(b"\ndata: ", payload)
+    return b"".join((*parts, b"data: ", payload, b"\n\n"))
 
 
 def comment(text: str = "") -> bytes:
@@ -90,7 +91,7 @@ class Parser:
         self.last_event_id: str | None = None
         self.retry: int | None = None
         self._line = bytearray()
-        self._data: list[bytes] = []
+        self._data = bytearray()  # each line with its newline; a list of short ones would take ten times their size
         self._held = 0
         self._name = ""
         self._id: str | None = None
@@ -150,7 +151,8 @@ class Parser:
     def _field(self, name: bytes, value: bytes) -> None:
         # A comment has an empty name and falls through with every unknown field.
         if name == b"data":
-            self._data.append(value)
+            self._data += value
+            self._data += b"\n"
             self._held += len(value) + 1
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
@@ -163,7 +165,7 @@ class Parser:
     def _dispatch(self, events: list[Event]) -> None:
         self.last_event_id = self._id
         if self._data:
-            data = b"\n".join(self._data).decode("utf-8", "replace")
+            data = self._data[:-1].decode("utf-8", "replace")
             events.append(Event(data, self._name or "message", self._id, self._wait))
         self._data.clear()
         self._held = 0

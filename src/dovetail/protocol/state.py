@@ -8,8 +8,7 @@ spec: mrtr#server-requirements-basic-workflow
 
 import base64
 import binascii
-import hashlib
-import secrets
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -45,14 +44,14 @@ class Sealer:
         material = [secret.encode() if isinstance(secret, str) else secret for secret in given]
         if any(len(secret) < 16 for secret in material):
             raise ValueError("a secret that seals requestState needs at least 16 bytes")
-        keys = [hashlib.sha256(b"dovetail requestState " + secret).digest() for secret in material]
-        self._keys = keys or [secrets.token_bytes(32)]
+        keys = [_sha256(b"dovetail requestState " + secret) for secret in material]
+        self._keys = keys or [os.urandom(32)]
 
     def seal(self, remembered: Remembered, binding: bytes, expires: float) -> str:
         """An opaque string only this server can read back, for this request, until then."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only servers that ask pay for it
 
-        key, nonce = self._keys[0], secrets.token_bytes(_NONCE)
+        key, nonce = self._keys[0], os.urandom(_NONCE)
         text = encode([int(expires), remembered.answers, remembered.questions, remembered.once, remembered.state])
         sealed = _mark(key) + nonce + AESGCM(key).encrypt(nonce, text, binding)
         state = base64.urlsafe_b64encode(sealed).decode("ascii")
@@ -83,12 +82,14 @@ class Sealer:
         return Remembered(answers=answers, questions=questions, once=once, state=own)
 
     def _decrypt(self, sealed: bytes, binding: bytes) -> bytes | None:
+        from hmac import compare_digest
+
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         mark, nonce, text = sealed[:_KEY_MARK], sealed[_KEY_MARK : _KEY_MARK + _NONCE], sealed[_KEY_MARK + _NONCE :]
         for key in self._keys:
-            if secrets.compare_digest(_mark(key), mark):
+            if compare_digest(_mark(key), mark):
                 try:
                     return AESGCM(key).decrypt(nonce, text, binding)
                 except (InvalidTag, ValueError):
@@ -98,17 +99,24 @@ class Sealer:
 
 def binding(principal: str | None, method: str, params: dict[str, Any]) -> bytes:
     """The request a state belongs to: who asks, and what for."""
-    salient = [principal, method, params.get("name"), params.get("uri"), params.get("arguments")]
-    return hashlib.sha256(canonical(salient)).digest()
+    who = None if principal is None else str(principal)
+    salient = [who, method, params.get("name"), params.get("uri"), params.get("arguments")]
+    return _sha256(canonical(salient))
 
 
 def digest(question: Any) -> str:
     """A short mark by which a question is known again."""
-    return hashlib.sha256(canonical(question)).hexdigest()[:16]
+    return _sha256(canonical(question)).hex()[:16]
+
+
+def _sha256(data: bytes) -> bytes:
+    import hashlib  # loads OpenSSL: only servers that ask pay for it
+
+    return hashlib.sha256(data).digest()
 
 
 def _mark(key: bytes) -> bytes:
-    return hashlib.sha256(b"mark" + key).digest()[:_KEY_MARK]
+    return _sha256(b"mark" + key)[:_KEY_MARK]
 
 
 def _refused() -> InvalidParams:

@@ -1,11 +1,10 @@
 """Adapting: annotations msgspec would refuse or overlook, replaced by types that say themselves how they are read.
 
 Constraints of annotated-types become msgspec's where it has them, and checks where it has not; whatever pydantic made
-is left to pydantic. Nothing happens, and nothing is imported, unless the author imported one of the two.
+is left to pydantic. Loaded only where the author has imported one of the two.
 """
 
 import operator
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,6 @@ from dovetail.errors import clip
 from dovetail.server.foreign import Foreign, foreign, is_foreign, is_model, needs_hook
 from dovetail.server.schema import UNIONS, read_as, schema_of
 
-_WITH_NOTES: Final = frozenset(("pydantic", "annotated_types"))
 _META: Final = {
     "Gt": "gt",
     "Ge": "ge",
@@ -46,8 +44,6 @@ def adapt(annotation: Any) -> Any:
     Raises:
         TypeError: nobody here would keep what it demands.
     """
-    if _WITH_NOTES.isdisjoint(sys.modules):
-        return annotation
     return _Adapting().adapt(annotation)
 
 

@@ -3,13 +3,11 @@
 Works on the schema and the decoded JSON, and only after a conversion has failed, so a call that fits pays nothing.
 """
 
-import difflib
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from dovetail.errors import ParseError, clip
-from dovetail.server.shapes import REF, target
 from dovetail.wire.codec import decode
 
 MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
@@ -18,6 +16,8 @@ MAX_TEXT: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 _MAX_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
+_MAX_BRANCHES: Final = 4
+_REF: Final = "#/$defs/"
 
 # The names msgspec has for JSON's types, so that all reasons read alike.
 _NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
@@ -42,15 +42,18 @@ class _Place(NamedTuple):
     shared: Schema
     path: str
     depth: int = 0
+    branches: int = 0  # how often on the way there was more than one alternative
 
     def inner(self, schema: Any, step: str) -> "_Place":
-        return _Place(schema if isinstance(schema, dict) else {}, self.shared, f"{self.path}{step}", self.depth + 1)
+        return self._replace(
+            schema=schema if isinstance(schema, dict) else {}, path=f"{self.path}{step}", depth=self.depth + 1
+        )
 
 
 def mended(schema: Schema, value: Any) -> Any:
     """The value with every text decoded that stands where no text may, but what it says in JSON may; or the same value.
 
-    A text that the schema allows is never touched.
+    A text that the schema allows is never touched. Null for what may be left out but not be null is left out.
     """
     return _mended(_Place(schema, schema.get("$defs", {}), ""), value)
 
@@ -62,6 +65,8 @@ def misfits(schema: Schema, value: Any, shared: Schema, path: str) -> Iterator[s
 
 def listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
     """Names in one line, each with the candidate it may stand for."""
+    import difflib  # only mistaken calls pay for it
+
     texts: list[str] = []
     for index, name in enumerate(names[:MAX_NAMES]):
         close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < _MAX_SUGGESTIONS else ()
@@ -86,7 +91,7 @@ def _mended(place: _Place, value: Any) -> Any:
         if found is None or not any(_allows(schema, found[0]) for schema in schemas):
             return value
         return _mended(place._replace(depth=place.depth + 1), found[0])
-    schema = next((one for one in schemas if _allows(one, value)), None)
+    schema = next(iter(_fitting(schemas, value)), None)
     if schema is None or not isinstance(value, (dict, list)):
         return value
     return _mended_members(place._replace(schema=schema), cast("dict[str, Any] | list[Any]", value))
@@ -96,20 +101,35 @@ def _mended_members(place: _Place, value: dict[str, Any] | list[Any]) -> Any:
     if isinstance(value, list):
         items = [_mended(place.inner(_item_schema(place.schema, at), ""), one) for at, one in enumerate(value)]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
-    members = {name: _mended(place.inner(_member_schema(place.schema, name), ""), one) for name, one in value.items()}
-    return value if all(members[name] is one for name, one in value.items()) else members
+    members = {
+        name: _mended(place.inner(_member_schema(place.schema, name), ""), one)
+        for name, one in value.items()
+        if one is not None or not _left_out(place, name)
+    }
+    same = len(members) == len(value) and all(members[name] is one for name, one in value.items())
+    return value if same else members
+
+
+def _left_out(place: _Place, name: str) -> bool:
+    """Whether null can only mean that nothing was said; a model that must name everything says so."""
+    optional = name in place.schema.get("properties", {}) and name not in place.schema.get("required", ())
+    schemas = _open(place.inner(place.schema["properties"][name], "")) if optional else []
+    return bool(schemas) and not any(_allows(schema, None) for schema in schemas)
 
 
 def _misfits(place: _Place, value: Any) -> Iterator[str]:
     schemas = _open(place)
     if not schemas or place.depth > _MAX_DEPTH:
         return
-    fitting = [schema for schema in schemas if _allows(schema, value)]
+    fitting = _fitting(schemas, value)
     if not fitting:
         yield f"`{place.path}`: expected {_alternatives(schemas)}, got `{_type_name(value)}`"
-        return
-    found = [[*_inside(place._replace(schema=schema), value)] for schema in fitting]
-    yield from min(found, key=len)
+    elif len(fitting) == 1 or place.branches >= _MAX_BRANCHES:
+        yield from _inside(place._replace(schema=fitting[0]), value)
+    else:
+        # Each alternative may branch again, so the effort grows with the power of how often it has.
+        branched = place._replace(branches=place.branches + 1)
+        yield from min(([*_inside(branched._replace(schema=schema), value)] for schema in fitting), key=len)
 
 
 def _inside(place: _Place, value: Any) -> Iterator[str]:
@@ -151,8 +171,8 @@ def _open(place: _Place) -> list[Schema]:
         if not todo:
             return found
         schema = todo.pop(0)
-        if schema.get("$ref", "").startswith(REF):
-            todo.insert(0, place.shared.get(target(schema), {}))
+        if "$ref" in schema:
+            todo.insert(0, place.shared.get(str(schema["$ref"]).removeprefix(_REF), {}))
         elif inner := schema.get("anyOf") or schema.get("oneOf"):
             todo = [*(one for one in inner if isinstance(one, dict)), *todo]
         elif isinstance(schema.get("type"), str):
@@ -160,6 +180,19 @@ def _open(place: _Place) -> list[Schema]:
         else:
             return []
     return []
+
+
+def _fitting(schemas: Sequence[Schema], value: Any) -> list[Schema]:
+    """The alternatives of the right type; of several kinds of object, those whose tag the value has."""
+    found = [schema for schema in schemas if _allows(schema, value)]
+    if len(found) > 1 and isinstance(value, dict):
+        found = [schema for schema in found if _tagged(schema, cast("dict[str, Any]", value))] or found
+    return found
+
+
+def _tagged(schema: Schema, value: dict[str, Any]) -> bool:
+    tags = {name: one["enum"] for name, one in schema.get("properties", {}).items() if len(one.get("enum", ())) == 1}
+    return bool(tags) and all(value.get(name) in allowed for name, allowed in tags.items())
 
 
 def _allows(schema: Schema, value: Any) -> bool:

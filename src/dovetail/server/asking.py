@@ -17,7 +17,6 @@ from dovetail.errors import Declined, Dismissed, InvalidParams, MissingCapabilit
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.protocol.state import Remembered, Sealer, binding, digest, nothing
-from dovetail.server.forms import compile_form
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
@@ -67,6 +66,8 @@ class Elicit(Question[Any]):
     method = "elicitation/create"
 
     def __init__(self, message: str, form: Any) -> None:
+        from dovetail.server.forms import compile_form  # only servers that ask pay for it
+
         self.message = message
         self.form = compile_form(form)
 

@@ -6,8 +6,12 @@ holds at most one notice per topic: two changes it has not yet heard of are one 
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dovetail.protocol.exchange import Listener
+
+if TYPE_CHECKING:
+    from dovetail.protocol.mounting import Hear
 
 
 class Changes:
@@ -15,6 +19,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._listeners: dict[Listener, asyncio.AbstractEventLoop] = {}
+        self._followers: list[Hear] = []
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -28,8 +33,20 @@ class Changes:
 
         return stop
 
+    def follow(self, hear: "Hear") -> Callable[[], None]:
+        """Have a function called at every change, at once and in the thread that tells it; call the result to stop."""
+        self._followers.append(hear)
+
+        def stop() -> None:
+            if hear in self._followers:
+                self._followers.remove(hear)
+
+        return stop
+
     def publish(self, method: str, uri: str | None = None) -> None:
         """Tell everyone who wants to know."""
+        for hear in tuple(self._followers):
+            hear(method, uri)
         for listener, loop in tuple(self._listeners.items()):
             try:
                 loop.call_soon_threadsafe(self._tell, listener, method, uri)

@@ -11,16 +11,14 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
 from dovetail.errors import clip
-from dovetail.server.adapting import adapt
 from dovetail.server.asking import InputRequired
+from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
-from dovetail.server.schema import alternatives, is_a, is_table, read_as, schema_of, to_json
+from dovetail.server.schema import alternatives, is_path, is_table, read_as, schema_of, to_json
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -32,7 +30,7 @@ from dovetail.wire.content import (
 )
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
-from dovetail.wire.shape import UNSET
+from dovetail.wire.shape import UNSET, Struct
 from dovetail.wire.tools import CallToolResult
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
@@ -42,8 +40,7 @@ _RESULTS: Final = (CallToolResult, InputRequiredResult)
 _SCHEMALESS: Final = (Any, str, NoneType, list, list[Any], tuple, tuple[Any, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """How the results of one tool are published: `schema`, if they have one, and `shape`, which makes them."""
 
     schema: dict[str, Any] | None
@@ -67,7 +64,10 @@ def compile_output(annotation: Any, *, where: str = "") -> Output:
         return Output(None, _shape)
     described = annotation if values == kinds else functools.reduce(operator.or_, values)
     try:
-        described = adapt(described)
+        if may_be_noted():
+            from dovetail.server.adapting import adapt
+
+            described = adapt(described)
         return Output(schema_of(described, output=True), _checked(described))
     except TypeError as exc:
         raise TypeError(f"{where}: result: {exc}" if where else f"result: {exc}") from None
@@ -121,12 +121,12 @@ def _is_block(kind: Any) -> bool:
 
 def _may_be_value(kind: Any) -> bool:
     """Whether a list of these is a list of values: names of files, say, not the files."""
-    return kind in (str, *BYTES) or is_a(kind, PurePath)
+    return kind in (str, *BYTES) or is_path(kind)
 
 
 def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
-        return CallToolResult(content=[TextContent(text=_sayable(value))])
+        return CallToolResult(content=[TextContent(text=value if value.isascii() else _sayable(value))])
     return _shape(value)
 
 

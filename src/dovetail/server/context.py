@@ -7,8 +7,9 @@ era or the transport.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dovetail.errors import MissingCapability
+from dovetail.errors import InsufficientScope, MissingCapability
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.principal import Principal
 from dovetail.server.asking import Asking, Elicit, ElicitUrl, Question, Roots, Sample
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import SamplingContent
@@ -52,8 +53,8 @@ class Context(Generic[State]):
         return self.exchange.caller.revision
 
     @property
-    def principal(self) -> str | None:
-        """Who the caller proved to be; None where nobody asked."""
+    def principal(self) -> Principal | None:
+        """Who the caller proved to be, with the scopes and claims that came with it; None where nobody asked."""
         return self.exchange.caller.principal
 
     @property
@@ -182,6 +183,12 @@ class Context(Generic[State]):
         if missing:
             convert(missing, ClientCapabilities, what="capabilities")
             raise MissingCapability(missing)
+
+    def require_scopes(self, *scopes: str) -> None:
+        """Refuse the call unless the caller's token has these; over HTTP a client is asked to get them, all at once."""
+        held = self.principal.scopes if self.principal is not None else frozenset[str]()
+        if not held.issuperset(scopes):
+            raise InsufficientScope(scopes)
 
     async def close_stream(self, retry_ms: int = 1000) -> None:
         """Let go of the HTTP connection; the client fetches the rest later. Does nothing where that is not possible."""

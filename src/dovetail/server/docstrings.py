@@ -13,11 +13,12 @@ _PARAMETERS: Final = frozenset(
     ("args", "arguments", "parameters", "params", "other parameters", "keyword args", "keyword arguments", "attributes")
 )
 _EXCEPTIONS: Final = frozenset(("raises", "raise", "exceptions", "except"))
-_HEADING: Final = re.compile(r"([A-Z][A-Za-z ]*):\s*")
-_RULE: Final = re.compile(r"-{3,}\s*")
-_ITEM: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)")
-_NUMPY_ITEM: Final = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::(?!:).*)?")
-_FIELD: Final = re.compile(r":(\w+)(?:\s+([^:]*))?:(?:\s+(.*)|\s*)")
+# Compiled by the first docstring that needs them.
+_HEADING: Final = r"([A-Z][A-Za-z ]*):\s*"
+_RULE: Final = r"-{3,}\s*"
+_ITEM: Final = r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(?!:)\s*(.*)"
+_NUMPY_ITEM: Final = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::(?!:).*)?"
+_FIELD: Final = r":(\w+)(?:\s+([^:]*))?:(?:\s+(.*)|\s*)"
 _FIELD_PARAMETERS: Final = frozenset(("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var"))
 _FIELD_SILENT: Final = frozenset(("type", "rtype", "raises", "raise", "except", "exception", "vartype"))
 _FIELD_RESULT: Final = frozenset(("return", "returns", "yield", "yields"))
@@ -34,6 +35,8 @@ def read(doc: str | None) -> Docstring:
     """A docstring taken apart; one without sections comes back as it is, without its indentation."""
     if not doc:
         return Docstring("", {})
+    if "\n" not in doc:
+        return Docstring(doc.strip(), {})
     lines = inspect.cleandoc(doc).splitlines()
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -54,11 +57,11 @@ def read(doc: str | None) -> Docstring:
 def _section(lines: Sequence[str], at: int) -> tuple[int, dict[str, str], list[str]]:
     """Where the section beginning here ends, its parameters, and what stays of it; if there is none, the same place."""
     line = lines[at]
-    if at + 1 < len(lines) and _RULE.fullmatch(lines[at + 1]):
+    if at + 1 < len(lines) and re.fullmatch(_RULE, lines[at + 1]):
         return _numpy(lines, at)
-    if (heading := _HEADING.fullmatch(line)) is not None:
+    if (heading := re.fullmatch(_HEADING, line)) is not None:
         return _google(lines, at, heading[1].lower())
-    if (field := _FIELD.fullmatch(line)) is not None:
+    if (field := re.fullmatch(_FIELD, line)) is not None:
         return _sphinx(lines, at, field)
     return at, {}, []
 
@@ -76,7 +79,7 @@ def _google(lines: Sequence[str], at: int, heading: str) -> tuple[int, dict[str,
 
 def _numpy(lines: Sequence[str], at: int) -> tuple[int, dict[str, str], list[str]]:
     heading, end = lines[at].strip().lower(), at + 2
-    while end < len(lines) and not (end + 1 < len(lines) and _RULE.fullmatch(lines[end + 1])):
+    while end < len(lines) and not (end + 1 < len(lines) and re.fullmatch(_RULE, lines[end + 1])):
         end += 1
     if heading in _EXCEPTIONS:
         return end, {}, []
@@ -101,14 +104,14 @@ def _sphinx(lines: Sequence[str], at: int, field: re.Match[str]) -> tuple[int, d
     return (end, {}, []) if role in _FIELD_SILENT else (at, {}, [])
 
 
-def _items(body: Sequence[str], pattern: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
+def _items(body: Sequence[str], pattern: str) -> list[tuple[re.Match[str], list[str]]]:
     """Lines that name something, each with the indented lines below it; none if a line at the margin names nothing."""
     items: list[tuple[re.Match[str], list[str]]] = []
     for line in body:
         if line[:1].isspace() or not line:
             if items:
                 items[-1][1].append(line)
-        elif (match := pattern.fullmatch(line)) is not None:
+        elif (match := re.fullmatch(pattern, line)) is not None:
             items.append((match, []))
         else:
             return []

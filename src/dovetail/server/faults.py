@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import secrets
+import os
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
@@ -34,7 +34,7 @@ def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool)
             raise exc
     if isinstance(exc, Disconnected):
         return InternalError("The client left before it answered")
-    reference = secrets.token_hex(4)
+    reference = os.urandom(4).hex()
     log.error("%s failed [%s]\n%s", clip(what), reference, trace(exc))
     if debug:
         return InternalError(f"{what} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")

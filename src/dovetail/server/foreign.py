@@ -1,5 +1,6 @@
 """Foreign: types that say themselves how they are read and what their schema is, because msgspec does not know them."""
 
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -40,6 +41,11 @@ def is_foreign(kind: Any) -> bool:
 def is_model(kind: Any) -> bool:
     """Whether a class is pydantic's to read."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def may_be_noted() -> bool:
+    """Whether anyone can have written notes that msgspec does not understand: somebody must have imported them."""
+    return "pydantic" in sys.modules or "annotated_types" in sys.modules
 
 
 def needs_hook(annotation: Any) -> bool:

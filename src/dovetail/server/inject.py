@@ -13,9 +13,9 @@ from typing import Annotated, Any, NamedTuple
 
 from dovetail.errors import Busy
 from dovetail.server.context import Context
+from dovetail.server.functions import hints_of, where_is
 from dovetail.server.runner import Runner
 from dovetail.server.schema import alternatives, is_a
-from dovetail.server.signature import hints_of, where_is
 from dovetail.server.threads import Threads
 
 

@@ -5,12 +5,10 @@ Those libraries are told by the names of their modules and never imported here.
 
 import base64
 import io
-import mimetypes
 import os
-from pathlib import Path, PurePath
 from typing import Any, Final
-from urllib.parse import quote
 
+from dovetail.server.schema import is_path
 from dovetail.wire.content import (
     Annotations,
     AudioContent,
@@ -103,7 +101,7 @@ class File:
         self.data, own = _read(source)
         self.name = name or own or "data"
         self.mime_type = mime_type or _guessed(self.data, self.name) or _UNKNOWN
-        self.uri = uri or "file:///" + quote(PurePath(self.name).name)
+        self.uri = uri or _file_uri(self.name)
         self.annotations = annotations
         self.meta = meta
 
@@ -127,7 +125,7 @@ def is_media(kind: Any) -> bool:
     """Whether an annotation names something this module makes content of."""
     if not isinstance(kind, type):
         return False
-    return issubclass(kind, (*MEDIA, PurePath)) or _is_picture(kind) or _is_figure(kind)
+    return issubclass(kind, MEDIA) or is_path(kind) or _is_picture(kind) or _is_figure(kind)
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
@@ -136,14 +134,21 @@ def to_media(value: Any) -> Image | Audio | File | None:
         return value
     if isinstance(value, BYTES):
         return _fitting(bytes(value), None)
-    if isinstance(value, PurePath):
-        return _fitting(Path(value).read_bytes(), value.name)
+    if is_path(type(value)):
+        return _fitting(*_read(value))
     if _is_picture(type(value)):
         form = value.format if getattr(value, "format", None) in ("JPEG", "GIF", "WEBP") else "PNG"
         return Image(_saved(value.save, format=form))
     if _is_figure(type(value)):
         return Image(_saved(value.savefig, format="png", bbox_inches="tight"))
     return None
+
+
+def _file_uri(name: str) -> str:
+    from pathlib import PurePath  # these two bring twenty modules, and few servers make files
+    from urllib.parse import quote
+
+    return "file:///" + quote(PurePath(name).name)
 
 
 def _fitting(data: bytes, name: str | None) -> Image | Audio | File:
@@ -158,6 +163,8 @@ def _fitting(data: bytes, name: str | None) -> Image | Audio | File:
 def _read(source: Source) -> tuple[bytes, str]:
     if isinstance(source, BYTES):
         return bytes(source), ""
+    from pathlib import Path
+
     path = Path(source)
     return path.read_bytes(), path.name
 
@@ -173,7 +180,11 @@ def _guessed(data: bytes, name: str) -> str | None:
     kind = next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), None)
     if data.startswith(b"RIFF"):
         kind = _IN_RIFF.get(data[8:12])
-    return kind or mimetypes.guess_type(name)[0]
+    if kind is None and name:
+        import mimetypes  # only those who have files with names pay for it
+
+        kind = mimetypes.guess_type(name)[0]
+    return kind
 
 
 def _text(data: bytes, kind: str) -> str | None:

@@ -3,16 +3,14 @@
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.marks import offered
-from dovetail.server.offload import TEMPLATE, Offload, Shelf
 from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
@@ -21,7 +19,12 @@ from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.meta import valid_key
-from dovetail.wire.shape import Wire
+from dovetail.wire.shape import Wire, replace
+
+if TYPE_CHECKING:  # what few servers use is loaded by those who do
+    from dovetail.server.access import Access, Rules
+    from dovetail.server.lint import ToolReport
+    from dovetail.server.offload import Offload, Shelf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +42,9 @@ class Offers:
         always: Collection[str],
         experimental: dict[str, Any] | None,
         extensions: dict[str, Any] | None,
-        offload: Offload | None,
+        offload: "Offload | None",
+        profile: str | None,
+        show_locked: bool,
     ) -> None:
         self.changes = Changes()
         self._pages = pages
@@ -54,9 +59,10 @@ class Offers:
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
-        self._shelf = None if offload is None else Shelf(offload)
-        if self._shelf is not None:
-            self.add_resource(self._shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self._profile = _known_profile(profile)
+        self._show_locked = show_locked
+        self._rules: Rules | None = None  # who may use what, once something is not for everyone
+        self._shelf = None if offload is None else self._keeping(offload)
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -66,17 +72,23 @@ class Offers:
         """Offer a function as a tool: `@app.tool`, `@app.tool()` or `@app.tool("name", title=...)`.
 
         Options: name, title, description, icons, annotations or read_only, destructive, idempotent and open_world,
-        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        input_schema, output_schema, tags, version, meta, timeout, limit (calls at once), inline, reveal, scopes (a
+        caller needs them all), visible (a function of the principal), enabled.
         """
         return self._registering(function, options, self.add_tool)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool; options as for the decorator."""
         _known_keys(options.get("meta"))
-        tool = Tool(function, **options)
+        access, rest = _split(options)
+        tool = Tool(function, **rest)
+        if self._profile is not None:
+            from dovetail.protocol.profiles import fitted
+
+            tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         if self._shelf is not None:
             tool.output = self._shelf.around(tool.output)
-        self._register("tool", tool.name, tool)
+        self._register("tool", tool.name, tool, access)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""
@@ -86,7 +98,7 @@ class Offers:
         """Offer a function's value under a URI, or under every URI of a template such as `city://{name}/profile`.
 
         Options: name, title, description, mime_type, size (not of a template), icons, annotations, tags, version, meta,
-        cache, timeout, limit (reads at once), inline, enabled.
+        cache, timeout, limit (reads at once), inline, reveal, scopes, visible, enabled.
         """
 
         if callable(uri):  # `@app.resource`, without its URI
@@ -101,10 +113,12 @@ class Offers:
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
         _known_keys(options.get("meta"))
+        access, rest = _split(options)
         if "{" in uri:
-            self._register("resource template", uri, ResourceTemplate(function, uri, **cast("dict[str, Any]", options)))
+            template = ResourceTemplate(function, uri, **rest)
+            self._register("resource template", uri, template, access)
         else:
-            self._register("resource", uri, Resource(function, uri, **options))
+            self._register("resource", uri, Resource(function, uri, **rest), access)
 
     def remove_resource(self, uri: str) -> None:
         """Stop offering a resource or a template."""
@@ -117,15 +131,17 @@ class Offers:
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Offer a function as a prompt.
 
-        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, enabled.
+        Options: name, title, description, icons, tags, version, meta, timeout, limit (calls at once), inline, reveal,
+        scopes, visible, enabled.
         """
         return self._registering(function, options, self.add_prompt)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Register a prompt; options as for the decorator."""
         _known_keys(options.get("meta"))
-        prompt = Prompt(function, **options)
-        self._register("prompt", prompt.declaration.name, prompt)
+        access, rest = _split(options)
+        prompt = Prompt(function, **rest)
+        self._register("prompt", prompt.declaration.name, prompt, access)
 
     def remove_prompt(self, name: str) -> None:
         """Stop offering a prompt."""
@@ -144,6 +160,8 @@ class Offers:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
         where nothing is, every public function as a tool. A prefix goes before the names of tools and prompts.
         """
+        from dovetail.server.marks import offered
+
         add = {"tool": self.add_tool, "prompt": self.add_prompt}
         for name, function, mark in offered(source):
             if mark.kind == "resource":
@@ -171,19 +189,37 @@ class Offers:
                     one.enabled = enabled
                 self._refresh(kind)
 
-    def _register(self, kind: str, name: str, made: Any) -> None:
+    def _keeping(self, policy: "Offload") -> "Shelf":
+        from dovetail.server.offload import TEMPLATE, Shelf
+
+        shelf = Shelf(policy)
+        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        return shelf
+
+    def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:
         _check_sound(made.declaration)
         if name in self._all[kind]:
             raise ValueError(f"a {kind} called {name!r} is already registered")
         self._all[kind][name] = made
+        if access is not None:
+            self._restrict(kind, name, access)
         if made.enabled and kind != "resource template":
             self._registry(kind)[name] = made
             self.changed(_LIST_OF[kind])
         else:
             self._refresh(kind)
 
+    def _restrict(self, kind: str, name: str, access: "Access") -> None:
+        from dovetail.server.access import Rules
+
+        if self._rules is None:
+            self._rules = Rules(show_locked=self._show_locked)
+        self._rules.set(kind, name, access)
+
     def _unregister(self, kind: str, name: str) -> None:
         del self._all[kind][name]
+        if self._rules is not None:
+            self._rules.drop(kind, name)
         self._refresh(kind)
 
     def _registry(self, kind: str) -> dict[str, Any]:
@@ -228,9 +264,23 @@ class Offers:
         """Say that a resource has new contents. From any task or thread."""
         self.changes.publish(topics.UPDATED, uri)
 
+    def heard(self, method: str, uri: str | None) -> None:
+        """A server mounted here has changed."""
+        self._pages.clear()
+        self.changes.publish(method, uri)
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Register for changes; call what is returned to stop."""
         return self.changes.listen(listener)
+
+    def lint(self, *rules: str) -> "list[ToolReport]":
+        """What hosts and models may stumble over in the tools, and an estimate of what each costs in tokens.
+
+        Checked is what OpenAI, Gemini and Anthropic take, or the rule sets named.
+        """
+        from dovetail.server.lint import report
+
+        return [report(tool, rules) for tool in self._tools.values()]
 
     # What is there
 
@@ -255,12 +305,33 @@ class Offers:
         )
 
 
+def _split(options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
+    """The rule of who may use it, None for everyone, and the other options."""
+    rest = dict(options)
+    scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
+    if not scopes and visible is None:
+        return None, rest
+    from dovetail.server.access import access
+
+    return access(scopes, visible), rest
+
+
 def _check_sound(declaration: Wire) -> None:
     """One malformed declaration would spoil the whole list for its readers."""
     try:
         convert(plain(declaration), type(declaration), what="declaration")
     except (InvalidParams, TypeError) as exc:
         raise TypeError(f"{getattr(declaration, 'name', 'it')!r} cannot be offered: {exc}") from None
+
+
+def _known_profile(profile: str | None) -> str | None:
+    if profile is None:
+        return None
+    from dovetail.protocol.profiles import PROFILES
+
+    if profile not in PROFILES:
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
+    return profile
 
 
 def _known_lists(names: Iterable[str]) -> frozenset[str]:

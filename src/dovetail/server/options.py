@@ -1,8 +1,9 @@
 """Options: everything that can be said about a tool, a resource or a prompt where it is registered."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, TypedDict
 
+from dovetail.protocol.principal import Principal
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import ToolAnnotations
@@ -37,6 +38,9 @@ class PromptOptions(TypedDict, total=False):
     timeout: float | None
     limit: int | None
     inline: bool
+    reveal: Collection[type[Exception]]
+    scopes: Collection[str]
+    visible: Callable[[Principal | None], bool] | None
     enabled: bool
 
 

@@ -28,16 +28,24 @@ class Pages:
             raise ValueError("page_size must be at least 1")
         self._size = size
         self._cursor_limit = cursor_limit
-        self._encoded: dict[tuple[str, str | None, str], bytes] = {}
+        self._encoded: dict[tuple[str, str | None, str, tuple[str, ...]], bytes] = {}
 
     def clear(self) -> None:
         """A list is another now."""
         self._encoded = {}  # not emptied: a page being made in another thread must not land among the new ones
 
-    def page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime) -> bytes:
-        """The page an exchange asks for, in the words of its revision."""
+    def page(
+        self,
+        exchange: Exchange,
+        items: Mapping[str, Any],
+        field: str,
+        shape: Shape,
+        life: Lifetime,
+        shown: tuple[str, ...] = (),
+    ) -> bytes:
+        """The page an exchange asks for, in the words of its revision; `shown` names the items if they are not all."""
         cursor = convert(exchange.params, PaginatedParams).cursor
-        key = (exchange.method, cursor, exchange.caller.revision)
+        key = (exchange.method, cursor, exchange.caller.revision, shown)
         encoded = self._encoded
         known = encoded.get(key)
         if known is None:
@@ -48,6 +56,11 @@ class Pages:
             if len(encoded) < _KEPT:
                 encoded[key] = known
         return known
+
+    def made(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime) -> Result:
+        """The page an exchange asks for of a list that is put together for it."""
+        cursor = convert(exchange.params, PaginatedParams).cursor
+        return self._make(exchange.method, cursor, items, field, shape, life)
 
     def _make(
         self, method: str, cursor: str | None, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime

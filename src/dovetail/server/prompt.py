@@ -29,10 +29,13 @@ class Prompt:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
         # Prompt arguments are strings on the wire: they are read as what the annotation says.
-        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         self.declaration = wire.Prompt(
             name=name or own_name(function),
             title=title,

@@ -6,7 +6,6 @@ from typing import Any
 from dovetail.server.binding import bound
 from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
-from dovetail.server.templates import Template
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
 
@@ -35,9 +34,12 @@ class Resource:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         if self.signature.parameters:
             raise TypeError(
                 f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
@@ -83,10 +85,15 @@ class ResourceTemplate:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
+        from dovetail.server.templates import Template  # only servers with templates pay for it
+
         self.template = Template(uri)
-        self.signature, self.runner = bound(function, lax=True, timeout=timeout, limit=limit, inline=inline)
+        self.signature, self.runner = bound(
+            function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
+        )
         variables, parameters = set(self.template.variables), set(self.signature.parameters)
         closed = self.signature.schema.get("additionalProperties") is False
         if (closed and variables - parameters) or parameters - variables - self.signature.defaults.keys():

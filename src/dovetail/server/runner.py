@@ -6,10 +6,11 @@ Coroutine functions run in the request's own task; plain ones in a thread, unles
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from dovetail.errors import MCPError, ToolError
 from dovetail.server import docstrings
 from dovetail.server.threads import Threads
 
@@ -66,6 +67,33 @@ class Limited(Runner):
         loop = asyncio.get_running_loop()
         async with self._places.setdefault(loop, asyncio.Semaphore(self._limit)):
             return await self._inner(args, kwargs, threads, origin)
+
+
+class Revealing(Runner):
+    """Runs a function some of whose exceptions are meant for the caller: their text is told instead of masked."""
+
+    __slots__ = ("_inner", "_kinds", "takes_context")
+
+    def __init__(self, inner: Runner, kinds: Collection[type[Exception]]) -> None:
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"reveal takes classes of exceptions, not {kinds!r}")
+        super().__init__(inner.function, timeout=inner.timeout, inline=inner.inline)
+        self.takes_context = inner.takes_context
+        self._inner = inner
+        self._kinds = tuple(kinds)
+
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    ) -> Awaitable[Any]:
+        return self._told(args, kwargs, threads, origin)
+
+    async def _told(self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None) -> Any:
+        try:
+            return await self._inner(args, kwargs, threads, origin)
+        except MCPError:
+            raise  # speaks for itself
+        except self._kinds as exc:
+            raise ToolError(str(exc) or type(exc).__name__) from exc
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -8,17 +8,16 @@ import contextlib
 import functools
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from dovetail.errors import clip
 from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model
-from dovetail.server.shapes import Shapes, target
 from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
@@ -36,6 +35,8 @@ def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict
     Raises:
         TypeError: one of them has no JSON form; the text says why in one line.
     """
+    from dovetail.server.shapes import Shapes  # what it takes to look at types is loaded by the first who do
+
     try:
         nodes = msgspec.inspect.multi_type_info(kinds)
         shapes = Shapes(functools.partial(_schema_hook, output=output), [*_orders(kinds)], output=output)
@@ -53,7 +54,8 @@ def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
         TypeError: it has no JSON form.
     """
     (schema,), shared = schemas_of([kind], output=output)
-    if name := target(schema):
+    if "$ref" in schema:
+        name: str = schema["$ref"].rpartition("/")[2]
         schema = shared[name] | {key: value for key, value in schema.items() if key != "$ref"}
     return {**schema, "$defs": shared} if shared else schema
 
@@ -146,6 +148,12 @@ def is_a(kind: Any, parent: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, parent)
 
 
+def is_path(kind: Any) -> bool:
+    """Whether the annotation names a path. Whoever has one has loaded the module, which brings a dozen others."""
+    pathlib = sys.modules.get("pathlib")
+    return pathlib is not None and is_a(kind, pathlib.PurePath)
+
+
 def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
     """One line: where and why. Never the value, which may be long or secret."""
     text = str(exc)
@@ -175,7 +183,7 @@ def reasons(exc: Misfits, place: str) -> Iterator[str]:
 def _schema_hook(kind: type, *, output: bool) -> dict[str, Any]:
     if is_foreign(kind):
         return typing.cast("type[Foreign]", kind).schema(output)
-    if is_a(kind, PurePath):
+    if is_path(kind):
         return {"type": "string"}
     if is_model(kind):
         from dovetail.server import models  # the author has it loaded already
@@ -193,14 +201,14 @@ def _decode(kind: type, value: Any) -> Any:
         from dovetail.server import models
 
         return models.read(kind, value)
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if is_path(kind) and isinstance(value, str):
         return kind(value)
     raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
 def _encode(value: Any) -> Any:
     match value:
-        case PurePath():
+        case _ if is_path(type(value)):
             return str(value)
         case str():
             return str.__str__(value)

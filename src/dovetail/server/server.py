@@ -7,11 +7,12 @@ No author's function can end the server or disturb another call: whatever it rai
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from dovetail.errors import (
     Busy,
+    InsufficientScope,
     InvalidParams,
     MethodNotFound,
     PeerError,
@@ -23,9 +24,11 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
+from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.principal import Principal
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
 from dovetail.server.changes import Mailbox
@@ -35,7 +38,6 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan
 from dovetail.server.offers import Offers
-from dovetail.server.offload import Offload
 from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -45,20 +47,32 @@ from dovetail.server.threads import Threads
 from dovetail.server.tool import error_result
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
-from dovetail.wire.lifecycle import DiscoverResult, Implementation
+from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
 from dovetail.wire.shape import Result, replace
-from dovetail.wire.subscriptions import ListenParams, ListenResult
+from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
 from dovetail.wire.tools import ListToolsResult
 
-Call = Callable[[Exchange], Awaitable[Any]]
-Middleware = Callable[[Exchange, Call], Awaitable[Any]]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.protocol.mounting import Kind, Mountable
+    from dovetail.protocol.recording import Tap
+    from dovetail.server.mount import Mounts
+    from dovetail.server.offload import Offload
+    from dovetail.server.transforms import Transform
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
+_KINDS: Final = {
+    "tools": "tool",
+    "resources": "resource",
+    "resource_templates": "resource template",
+    "prompts": "prompt",
+}
 
 
 class Server(Offers):
@@ -81,14 +95,27 @@ class Server(Offers):
         page_size: int | None = None,
         cache: Lifetime | Mapping[str, Lifetime] | None = None,
         offers: Collection[str] = (),
-        offload: Offload | None = None,
+        offload: "Offload | None" = None,
+        profile: str | None = None,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
+        middleware: Sequence[Middleware] = (),
+        auth: Any = None,
+        trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
-        super().__init__(pages, always=offers, experimental=experimental, extensions=extensions, offload=offload)
+        super().__init__(
+            pages,
+            always=offers,
+            experimental=experimental,
+            extensions=extensions,
+            offload=offload,
+            profile=profile,
+            show_locked=getattr(auth, "show_locked", False),
+        )
+        self.auth = auth  # who is served over HTTP: the joint makes a guard of it
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
@@ -96,16 +123,21 @@ class Server(Offers):
         self.revisions = _known_revisions(revisions)
         self.limits = limits
         self.debug = debug
+        self.trace = trace
+        self._tap: Tap | None = None
         self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
+        self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
         self._running: set[Exchange] = set()
         self._calls: Counter[str] = Counter()
         self._listens: Counter[str] = Counter()
         self._mailboxes: set[Mailbox] = set()
         self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
         self._lifespan = lifespan
+        self.mounts: Mounts | None = None  # once something is mounted
         self._life: Life | None = None
         self._middleware: list[Middleware] = []
         self._work: dict[str, Call] = {
@@ -121,11 +153,18 @@ class Server(Offers):
             "subscriptions/listen": self._listen,
         }
         self._chains: dict[str, Call] = self._work
+        for function in middleware:
+            self.middleware(function)
 
     @property
     def name(self) -> str:
         """The name the server was given."""
         return self.implementation.name
+
+    @property
+    def tap(self) -> "Tap | None":
+        """Who is told of every message."""
+        return self._tap
 
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
@@ -133,18 +172,76 @@ class Server(Offers):
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
         """
         self._middleware.append(function)
-        self._chains = {method: self._around(work) for method, work in self._work.items()}
+        self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
-    def _around(self, work: Call) -> Call:
-        for function in reversed(self._middleware):
-            work = _link(function, work)
-        return work
+    def mount(
+        self,
+        target: Any,
+        prefix: str = "",
+        *,
+        transforms: "Mapping[str, Transform] | None" = None,
+        tags: Collection[str] = (),
+    ) -> Callable[[], None]:
+        """Offer what another server offers, now and later; call what is returned to stop.
+
+        target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
+        `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
+        home; with `tags`, only what has one of them is offered.
+        """
+        from dovetail.server.mount import Mounts
+
+        if self.mounts is None:
+            self.mounts = Mounts(self, self._work)
+            self._work = self.mounts.work
+            self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
+        if isinstance(target, Server) and not target._shares_secrets:
+            target._sealer = self._sealer  # so that any worker of this server opens what another sealed
+        return self.mounts.add(target.mountable(), prefix, transforms or {}, tags)
+
+    def mountable(self) -> "Mountable":
+        """This server as another one mounts it."""
+        from dovetail.server.mount import Local
+
+        return Local(self)
+
+    def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
+        """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
+        items = self._registered(kind)
+        if self._rules is not None:
+            shown = self._rules.shown(kind, items, exchange.caller.principal)
+            items = items if shown is None else shown
+        return {name: one.declaration for name, one in items.items()}
+
+    def has(self, kind: "Kind", name: str) -> bool:
+        """Whether something is registered here under a name, or a URI leads to it."""
+        if kind != "resource":
+            return name in self._registered(kind)
+        return name in self._resources or any(one.template.match(name) for one in self._templates_by_precision)
+
+    def _registered(self, kind: "Kind") -> Mapping[str, Any]:
+        return self._templates if kind == "resource template" else self._registry(kind)
+
+    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
+        """One page of a list put together for one caller, and so not to be shared."""
+        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
+        return self._pages.made(exchange, items, field, shape, life)
+
+    async def work_on(self, exchange: Exchange) -> Result | bytes:
+        """What this server makes of an exchange that another one has taken in."""
+        return await self._chains[exchange.method](exchange)
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is offered now."""
+        own = super().capabilities()
+        return own if self.mounts is None else self.mounts.capabilities(own)
 
     # Life
 
     async def start(self) -> None:
         """Enter the lifespan, if there is one; serving does it by itself."""
+        if self.mounts is not None:
+            await self.mounts.start()
         if self._lifespan is not None and self._life is None:
             self._life = Life(self._lifespan)
         if self._life is not None:
@@ -163,6 +260,8 @@ class Server(Offers):
         if self._life is not None:
             await self._life.leave()
             self._life = None
+        if self.mounts is not None:
+            await self.mounts.stop()
         self.closing = False
 
     async def _finished(self, patience: float) -> None:
@@ -181,23 +280,22 @@ class Server(Offers):
             raise Busy("The server is shutting down")
         if self._lifespan is not None:
             await self.start()
-        if exchange.method == "subscriptions/listen":  # lives as long as its listener; not a call at work
-            try:
-                return await self._count(self._listens, self.limits.listens, exchange, work)
-            except ProtocolError:
-                raise
-            except BaseException as exc:
-                raise self._contained(exchange, exc, exchange.method) from None
+        if exchange.method == "subscriptions/listen":
+            return await self._handle_listen(exchange, work)
         running = self._running
         if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
             raise Busy("Too many calls are at work")
-        exchange.task = asyncio.current_task()
-        exchange.deadline = self._deadline(self.limits.run_time)
+        origin = exchange.origin
+        if origin is not None:
+            _take_share(self._calls, origin, self.limits.calls_per_principal)
+        loop = asyncio.get_running_loop()
+        exchange.task = exchange.task or asyncio.current_task(loop)
+        exchange.deadline = loop.time() + self.limits.run_time
+        if loop is not self._swept:
+            self._watch(loop)
         running.add(exchange)
         try:
-            if exchange.origin is None:
-                return await work(exchange)
-            return await self._count(self._calls, self.limits.calls_per_principal, exchange, work)
+            return await work(exchange)
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
@@ -207,26 +305,27 @@ class Server(Offers):
         finally:
             running.discard(exchange)
             exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
+            if origin is not None:
+                _give_back(self._calls, origin)
+
+    async def _handle_listen(self, exchange: Exchange, work: Call) -> Result:
+        """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
+        if exchange.origin is not None:
+            _take_share(self._listens, exchange.origin, self.limits.listens)
+        try:
+            return await work(exchange)
+        except ProtocolError:
+            raise
+        except BaseException as exc:
+            raise self._contained(exchange, exc, exchange.method) from None
+        finally:
+            if exchange.origin is not None:
+                _give_back(self._listens, exchange.origin)
 
     def _crowded(self, exchange: Exchange) -> bool:
         """Whether one more large message would be too much; small ones are never held up by large ones."""
         large = sum(one.size for one in self._running if one.size > _LARGE)
         return large > 0 and large + exchange.size > self.limits.calls_bytes
-
-    async def _count(self, counter: Counter[str], limit: int, exchange: Exchange, work: Call) -> Any:
-        """Do the work within its origin's share; where callers cannot be told apart there is none."""
-        origin = exchange.origin
-        if origin is None:
-            return await work(exchange)
-        if counter[origin] >= limit:
-            raise Busy(f"More than {limit} of your requests are at work", own=True)
-        counter[origin] += 1
-        try:
-            return await work(exchange)
-        finally:
-            counter[origin] -= 1
-            if not counter[origin]:
-                del counter[origin]
 
     # Tools
 
@@ -234,7 +333,7 @@ class Server(Offers):
         params = exchange.params
         name, arguments = params.get("name"), params.get("arguments")
         tool = self._tools.get(name) if type(name) is str else None
-        if tool is None:
+        if tool is None or (self._rules is not None and not self._there(exchange, "tool", tool.name)):
             raise ToolNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
         if arguments is None:
             arguments = {}
@@ -248,18 +347,24 @@ class Server(Offers):
         except ProtocolError:
             raise
         except (ToolError, PeerError) as exc:
+            exchange.fault = exc
             return error_result(str(exc))
         except BaseException as exc:
+            exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
-    async def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
-        """Bind, call, and turn a question without an answer into the result that asks it."""
+    def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
         params = exchange.params
-        if signature.context is None and "requestState" not in params and "inputResponses" not in params:
-            args, kwargs = signature.bind(arguments, None)
-            if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
-            return await runner(args, kwargs, self._threads, exchange.origin)
+        if signature.context is not None or "requestState" in params or "inputResponses" in params:
+            return self._run_asking(exchange, runner, signature, arguments)
+        args, kwargs = signature.bind(arguments, None)
+        if runner.timeout is not None:
+            exchange.deadline = _now() + runner.timeout
+        return runner(args, kwargs, self._threads, exchange.origin)
+
+    async def _run_asking(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
+        """Bind, call, and turn a question without an answer into the result that asks it."""
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
         life = self._life.value if self._life is not None else None
         context = Context(exchange, asking, self.name, life)
@@ -267,7 +372,7 @@ class Server(Offers):
             asking.begin()
             args, kwargs = signature.bind(arguments, context)
             if runner.timeout is not None:
-                exchange.deadline = self._deadline(runner.timeout)
+                exchange.deadline = _now() + runner.timeout
             try:
                 value = await runner(args, kwargs, self._threads, exchange.origin)
             except InputNeeded:
@@ -303,7 +408,7 @@ class Server(Offers):
             raise InvalidParams("Invalid params: uri must be a string")
         if len(uri) > self.limits.uri:
             raise InvalidParams(f"Invalid params: uri is longer than {self.limits.uri} characters")
-        resource, variables = self._resource_at(uri)
+        resource, variables = self._resource_at(uri, exchange.caller.principal)
         try:
             value = await self._run(exchange, resource.runner, resource.signature, variables)
         except BadArguments:
@@ -315,18 +420,35 @@ class Server(Offers):
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             life = resource.lifetime or self._lifetime("resources/read")
+            if self._rules is not None and self._rules.about(*_key(resource)):
+                life = Lifetime(life.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
         return result
 
-    def _resource_at(self, uri: str) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
+    def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
+        rules = self._rules
         fixed = self._resources.get(uri)
-        if fixed is not None:
+        if fixed is not None and (rules is None or rules.check("resource", uri, principal)):
             return fixed, {}
         for template in self._templates_by_precision:
             found = template.template.match(uri)
-            if found is not None:
+            if found is not None and (rules is None or rules.check(*_key(template), principal)):
                 return template, found
         raise ResourceNotFound(uri)
+
+    def readable(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
+        if self._rules is None:
+            return True
+        try:
+            self._resource_at(uri, principal)
+        except (ResourceNotFound, InsufficientScope):
+            return False
+        return True
+
+    def _there(self, exchange: Exchange, kind: str, name: str) -> bool:
+        """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
+        return self._rules is None or self._rules.check(kind, name, exchange.caller.principal)
 
     # Prompts
 
@@ -334,7 +456,7 @@ class Server(Offers):
         self._check_offered(exchange, "prompts", self._prompts)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
         prompt = self._prompts.get(name) if type(name) is str else None
-        if prompt is None:
+        if prompt is None or not self._there(exchange, "prompt", prompt.declaration.name):
             raise PromptNotFound(name) if type(name) is str else InvalidParams("Invalid params: name must be a string")
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
@@ -354,7 +476,8 @@ class Server(Offers):
         params = typed(exchange, CompleteParams)
         of = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         holder: Any = (self._prompts if isinstance(params.ref, PromptReference) else self._templates).get(of)
-        if holder is None:
+        kind = "prompt" if isinstance(params.ref, PromptReference) else "resource template"
+        if holder is None or not self._there(exchange, kind, of):
             raise InvalidParams(f"Invalid params: nothing is called {clip(of)}")
         argument, value = params.argument.name, params.argument.value
         if argument not in holder.signature.parameters:
@@ -387,7 +510,12 @@ class Server(Offers):
         return self._page(exchange, self._prompts, "prompts", ListPromptsResult)
 
     def _page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> bytes:
-        return self._pages.page(exchange, items, field, shape, self._lifetime(exchange.method))
+        life = self._lifetime(exchange.method)
+        if self._rules is not None:
+            shown = self._rules.shown(_KINDS[field], items, exchange.caller.principal)
+            if shown is not None:
+                return self._pages.page(exchange, shown, field, shape, Lifetime(life.ttl_ms), tuple(shown))
+        return self._pages.page(exchange, items, field, shape, life)
 
     def _lifetime(self, method: str) -> Lifetime:
         return self._lifetimes.get(method) or self._lifetimes[""]
@@ -415,7 +543,7 @@ class Server(Offers):
         capabilities = self.capabilities()
         if capabilities.tools is None and capabilities.prompts is None and capabilities.resources is None:
             raise MethodNotFound(exchange.method)
-        filter = topics.honoured(asked, capabilities)
+        filter = self._audible(topics.honoured(asked, capabilities), exchange.caller.principal)
         meta = {SUBSCRIPTION_ID: exchange.id}
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
@@ -430,14 +558,20 @@ class Server(Offers):
             self._mailboxes.discard(box)
         return ListenResult(meta=meta)
 
+    def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
+        uris = filter.resource_subscriptions
+        if self._rules is None or not uris:
+            return filter
+        return replace(filter, resource_subscriptions=[uri for uri in uris if self.readable(uri, principal)])
+
     # Containment
 
-    def _deadline(self, seconds: float) -> float:
-        loop = asyncio.get_running_loop()
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that deadlines are kept on this loop."""
+        self._swept = loop
         if loop not in self._sweeping:
             self._sweeping.add(loop)
             loop.call_later(_SWEEP, self._sweep, loop)
-        return loop.time() + seconds
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
@@ -450,16 +584,33 @@ class Server(Offers):
             loop.call_later(_SWEEP, self._sweep, loop)
         else:
             self._sweeping.discard(loop)
+            self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
 
 
-def _link(function: Middleware, inner: Call) -> Call:
-    async def call(exchange: Exchange) -> Any:
-        return await function(exchange, inner)
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
-    return call
+
+def _take_share(counter: Counter[str], origin: str, limit: int) -> None:
+    """One more request of this caller's, if there is room among its own."""
+    if counter[origin] >= limit:
+        raise Busy(f"More than {limit} of your requests are at work", own=True)
+    counter[origin] += 1
+
+
+def _give_back(counter: Counter[str], origin: str) -> None:
+    counter[origin] -= 1
+    if not counter[origin]:
+        del counter[origin]
+
+
+def _key(resource: Resource | ResourceTemplate) -> tuple[str, str]:
+    if isinstance(resource, Resource):
+        return "resource", resource.declaration.uri
+    return "resource template", resource.declaration.uri_template
 
 
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:

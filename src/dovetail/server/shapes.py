@@ -105,7 +105,7 @@ class Shapes:
         items = self.write(node.item_type)
         unique = isinstance(node, (seen.SetType, seen.FrozenSetType)) or None
         limits = {"minItems": node.min_length, "maxItems": node.max_length, "uniqueItems": unique}
-        return {"type": "array"} | ({"items": items} if items else {}) | _present(limits)
+        return {"type": "array", "items": items} | _present(limits)  # OpenAI refuses an array without items
 
     def _mapping(self, node: Any) -> Schema:
         keys, values = self.write(node.key_type), self.write(node.value_type)
@@ -201,7 +201,10 @@ def _present(keywords: Mapping[str, Any]) -> Schema:
 
 def _row(items: list[Schema], least: int | None = None) -> Schema:
     size = {"minItems": len(items) if least is None else least, "maxItems": len(items)}
-    return {"type": "array"} | ({"prefixItems": items} if items else {}) | size
+    unique = [one for at, one in enumerate(items) if one not in items[:at]]
+    rest = unique[0] if len(unique) == 1 else {"anyOf": unique} if unique else {}
+    # Nothing comes after the prefix, but OpenAI refuses an array without items.
+    return {"type": "array"} | ({"prefixItems": items} if items else {}) | {"items": rest} | size
 
 
 def _none_last(nodes: Iterable[Any]) -> list[Any]:

@@ -4,7 +4,6 @@ Knows nothing of tools, prompts or requests, and leaves what a type means to `sc
 signature never looks at the function again.
 """
 
-import functools
 import inspect
 import itertools
 import types
@@ -19,9 +18,9 @@ from msgspec.structs import astuple
 
 from dovetail.errors import ToolError, clip
 from dovetail.server import docstrings
-from dovetail.server.adapting import adapt
 from dovetail.server.arguments import MAX_NAME, MAX_NAMES, cut, listed, mended, misfits
-from dovetail.server.foreign import Misfits, needs_hook
+from dovetail.server.foreign import Misfits, may_be_noted, needs_hook
+from dovetail.server.functions import hints_of, where_is
 from dovetail.server.schema import (
     alternatives,
     is_a,
@@ -35,6 +34,7 @@ from dovetail.server.schema import (
 )
 
 _MOST_STEPS: Final = 100_000
+_MOST_FAULTS: Final = 100  # looked for in one call
 
 _EMPTY: Final = inspect.Parameter.empty
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -160,20 +160,26 @@ class Signature:
         if unknown:
             unused = [name for name in layout.types if name not in given][:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
-        lines = (line for name in known for line in self._misfits(name, given[name]))
+        ill = _ill_patterned(self._patterns, given)
+        lines = (line for name in known for line in self._misfits(name, given[name], tried=name not in ill))
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
-        texts += (f"{line}." for line in _ill_patterned(self._patterns, given))
+        texts += (f"{line}." for line in itertools.islice(itertools.chain(*ill.values()), MAX_NAMES))
         return BadArguments(cut(" ".join(texts)))
 
-    def _misfits(self, name: str, value: Any) -> Iterator[str]:
+    def _misfits(self, name: str, value: Any, *, tried: bool) -> Iterator[str]:
         kind = self._layout.types.get(name, self._layout.further)
         shown = clip(name, MAX_NAME)
+        schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
+        shared = self.schema.get("$defs", {})
+        wrong = misfits(schema, value, shared, shown) if isinstance(schema, dict) else ()
+        found = [*itertools.islice(wrong, MAX_NAMES)]
+        if not tried:
+            yield from found  # msgspec must not try a pattern that does not fit: that can take for ever
+            return
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
             told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
-            schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
-            found = [*misfits(schema, value, self.schema.get("$defs", {}), shown)] if isinstance(schema, dict) else []
             places = {line.partition(":")[0] for line in told}
             told += [line for line in found if line.partition(":")[0] not in places]
             yield from told or [reason(exc, shown, self.choices.get(name, ()))]
@@ -296,6 +302,10 @@ class _Layout:
             raise TypeError(f"{self.where}: parameter `{name}`: its annotation is no type") from None
 
     def _adapted(self, name: str, annotation: Any) -> Any:
+        if not may_be_noted():
+            return annotation
+        from dovetail.server.adapting import adapt
+
         try:
             return adapt(annotation)
         except TypeError as exc:
@@ -387,47 +397,6 @@ def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _underlying(function: Any) -> Any:
-    """The plain function that carries the annotations."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = typing.cast("functools.partial[Any]", function).func
-        elif isinstance(function, (staticmethod, classmethod, types.MethodType)):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif not inspect.isroutine(function) and inspect.isfunction(call := type(function).__call__):
-            function = call
-        else:
-            return function
-
-
-def where_is(function: Any) -> str:
-    """Name, file and line of a function."""
-    inner = _underlying(function)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    code = getattr(inner, "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def hints_of(function: Any, context_type: type, where: str) -> dict[str, Any]:
-    """The resolved annotations of a function; TypeError, beginning with `where`, if they cannot be."""
-    inner = _underlying(function)
-    if isinstance(inner, type) or not callable(inner):
-        raise TypeError(f"{where}: not a function")
-    try:
-        try:
-            return typing.get_type_hints(inner, include_extras=True)
-        except NameError:
-            # A context imported only for the type checker is still the context.
-            names = {context_type.__name__: context_type}
-            return typing.get_type_hints(inner, localns=names, include_extras=True)
-    except NameError as exc:
-        raise TypeError(f"{where}: the name `{exc.name}` in its annotations is not defined in its module") from None
-    except (TypeError, SyntaxError, AttributeError) as exc:
-        raise TypeError(f"{where}: its annotations cannot be read: {exc}") from None
-
-
 def _pattern_check(schema: dict[str, Any]) -> Any:
     """A check to make first where a pattern is at work: msgspec's own engine can be sent astray by a few characters."""
     if b'"pattern":' not in msgspec.json.encode(schema):
@@ -442,8 +411,14 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _ill_patterned(validator: Any, given: dict[str, Any]) -> Iterator[str]:
-    found = () if validator is None else validator.iter_errors(given)
-    for error in itertools.islice(found, MAX_NAMES):
-        if error.schema_path and error.schema_path[-1] == "pattern":
-            yield f"`{clip('.'.join(map(str, error.instance_path)), MAX_NAME)}` does not fit its pattern"
+def _ill_patterned(validator: Any, given: dict[str, Any]) -> dict[str, list[str]]:
+    """What does not fit its pattern, by the argument it stands in; arguments where it may hide have an empty list."""
+    found: dict[str, list[str]] = {}
+    errors = [] if validator is None else [*itertools.islice(validator.iter_errors(given), _MOST_FAULTS)]
+    for error in errors:
+        word = str(error.schema_path[-1]) if error.schema_path else ""
+        if error.instance_path and word in ("pattern", "anyOf", "oneOf"):
+            lines = found.setdefault(str(error.instance_path[0]), [])
+            where = clip(".".join(map(str, error.instance_path)), MAX_NAME)
+            lines += [f"`{where}` does not fit its pattern"] if word == "pattern" else []
+    return found if len(errors) < _MOST_FAULTS else {name: found.get(name, []) for name in given}

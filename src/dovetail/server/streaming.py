@@ -6,7 +6,7 @@ No revision has results in pieces, so parts are also announced as progress, to w
 import contextlib
 import inspect
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any, Final
 
 from dovetail.server.context import Context
@@ -67,12 +67,6 @@ async def _stepped(source: Generator[Any], threads: Threads, origin: str | None)
             yield part
     finally:
         source.close()
-
-
-def yields(function: Callable[..., Any]) -> bool:
-    """Whether a function is a generator of either kind."""
-    plain = inspect.unwrap(function)
-    return inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain)
 
 
 def gathered(annotation: Any) -> Any:

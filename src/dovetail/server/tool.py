@@ -12,7 +12,6 @@ from dovetail.server.binding import bound
 from dovetail.server.content import compile_output, output_of
 from dovetail.server.options import hints, published
 from dovetail.server.runner import describe, own_name
-from dovetail.server.verbatim import compile_schema
 from dovetail.wire import tools as wire
 from dovetail.wire.content import Icon, TextContent
 from dovetail.wire.tools import CallToolResult, ToolAnnotations
@@ -44,15 +43,19 @@ class Tool:
         timeout: float | None = None,
         limit: int | None = None,
         inline: bool = False,
+        reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
-        self.signature, self.runner = bound(function, schema=input_schema, timeout=timeout, limit=limit, inline=inline)
-        where = self.signature.where
-        self.output = (
-            compile_output(self.signature.returns, where=where)
-            if output_schema is None
-            else output_of(output_schema, compile_schema(output_schema, where))
+        self.signature, self.runner = bound(
+            function, schema=input_schema, timeout=timeout, limit=limit, inline=inline, reveal=reveal
         )
+        where = self.signature.where
+        if output_schema is None:
+            self.output = compile_output(self.signature.returns, where=where)
+        else:
+            from dovetail.server.verbatim import compile_schema
+
+            self.output = output_of(output_schema, compile_schema(output_schema, where))
         self.declaration = wire.Tool(
             name=name or own_name(function),
             title=title,

@@ -8,13 +8,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar
 
 from dovetail.errors import Denied, InternalError, InvalidRequest, ParseError, ProtocolError
 from dovetail.protocol import modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
-from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, retry_header, status_of
+from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, status_of
+from dovetail.protocol.principal import named
 from dovetail.transports.reply import Reply, send_body, send_json
-from dovetail.transports.request import Headers, Receive, Request, Responses, Scope, Send
+from dovetail.transports.request import Guard, Headers, Receive, Request, Responses, Scope, Send
 from dovetail.transports.sessions import Sessions
 from dovetail.transports.spool import Budget, Spool, spooled
 from dovetail.transports.sse_2024 import OldTransport
@@ -25,13 +27,17 @@ from dovetail.wire.revisions import STATELESS
 
 log = logging.getLogger("dovetail")
 
-Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]
+Authenticate = Callable[[Mapping[bytes, bytes]], Awaitable[str | None]]  # a Principal is a str
 
 _STATELESS = frozenset(one.encode() for one in STATELESS)
-_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
+_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, dpop-nonce, retry-after"
 _ALLOWED = (
-    b"content-type, accept, authorization, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, mcp-name"
+    b"content-type, accept, authorization, dpop, last-event-id, mcp-session-id, mcp-protocol-version, mcp-method, "
+    b"mcp-name"
 )
+_DOCUMENT = ((b"content-type", b"application/json"), (b"cache-control", b"public, max-age=300"))
+
+P = TypeVar("P")
 
 
 class Endpoint:
@@ -51,6 +57,7 @@ class Endpoint:
         health: bool = False,
         old_sse: bool = True,
         authenticate: Authenticate | None = None,
+        guard: Guard | None = None,
         on_start: Callable[[], Awaitable[None]] | None = None,
         on_stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -62,18 +69,31 @@ class Endpoint:
             raise ValueError(f"responses must be 'auto', 'json' or 'sse', not {responses!r}")
         if authenticate is not None and not inspect.iscoroutinefunction(authenticate):
             raise TypeError("authenticate must be a coroutine function: async def authenticate(headers)")
+        if authenticate is not None and guard is not None:
+            raise ValueError("the server has auth=, so authenticate= would decide the same a second time: pass one")
         cors, allowed_origins = _several(cors), _several(allowed_origins)
         self._gate = Gate(_several(allowed_hosts), (*allowed_origins, *cors), public_url)
         self._cors = frozenset(one.lower().rstrip("/") for one in cors)
         self._responses: Responses = responses
         self._health = health
         self._authenticate = authenticate
+        self._guard = guard
         self._on_start = on_start
         self._on_stop = on_stop
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
         self._sessions = Sessions(service, self._waiting, stateful=sessions)
         self._old = OldTransport(service, self._path) if old_sse and self._sessions.stateful else None
         self.ready = True
+
+    def here(self, scope: Scope) -> bool:
+        """Whether a request is for the one path of both eras."""
+        return _relative(scope) == self._path
+
+    def serves(self, scope: Scope) -> bool:
+        """Whether a request is for this server, by its path."""
+        path = _relative(scope)
+        old = self._old is not None and self._old.serves(path)
+        return self.here(scope) or old or (self._health and path in ("/live", "/ready"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -97,8 +117,14 @@ class Endpoint:
             if request.method == "OPTIONS" and cors:
                 await send_body(send, 204, cors + _preflight(headers), b"")
                 return
-            if self._authenticate is not None:
-                request.principal = await self._identify(request, self._authenticate)
+            if self._guard is not None:
+                document = self._guard.document(path, request)
+                if document is not None:
+                    await send_body(send, 200, [*_DOCUMENT, *cors], document)
+                    return
+                request.principal = await self._identified(self._guard.identify(path, request))
+            elif self._authenticate is not None:
+                request.principal = named(await self._identified(self._authenticate(headers)))
             await self._route(path, request)
         except Refusal as refusal:
             body = jsonrpc.failure(None, InvalidRequest.code, refusal.message)
@@ -125,11 +151,13 @@ class Endpoint:
         await old.admit(path, request)
         await old.serve(path, request, await self._old_body(request))
 
-    async def _identify(self, request: Request, authenticate: Authenticate) -> str | None:
+    async def _identified(self, answer: Awaitable[P]) -> P:
         try:
-            return await authenticate(request.headers)
+            return await answer
         except Denied as denied:
             challenge: Headers = [(b"www-authenticate", denied.challenge.encode())] if denied.challenge else []
+            if denied.nonce is not None:
+                challenge.append((b"dpop-nonce", denied.nonce.encode()))
             raise Refusal(denied.status or 401, str(denied), challenge) from None
         except Exception as exc:
             log.error("authenticate failed: %s", type(exc).__name__, exc_info=exc)
@@ -173,7 +201,7 @@ class Endpoint:
             if request.size > self._limits.meta:
                 check_meta(exchange, self._limits.meta)
         except ProtocolError as exc:
-            await self._refuse(reply, jsonrpc.readable_id(message), exc)
+            await self._refuse(request, reply, jsonrpc.readable_id(message), exc)
             return
         exchange.emit = reply.emit
         exchange.origin = request.principal or request.address
@@ -186,10 +214,10 @@ class Endpoint:
                     self._modern.seal(exchange, await Suspending(self._service.handle(exchange), watch.start))
                 )
             except ProtocolError as exc:
-                last = self._refuse(reply, exchange.id, exc)
+                last = self._refuse(request, reply, exchange.id, exc)
             except Exception as exc:
                 log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-                last = self._refuse(reply, exchange.id, InternalError("The result could not be encoded"))
+                last = self._refuse(request, reply, exchange.id, InternalError("The result could not be encoded"))
             finally:
                 watch.stop()
             await last
@@ -199,12 +227,13 @@ class Endpoint:
                 raise
             exchange.task.uncancel()
 
-    def _refuse(self, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> Awaitable[None]:
-        return reply.finish(self._modern.refuse(id, exc), status_of(exc), retry_header(exc))
+    def _refuse(self, request: Request, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> Awaitable[None]:
+        return reply.finish(self._modern.refuse(id, exc), status_of(exc), request.headers_for(exc))
 
     def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
         """How the answer may look: what the server is set to, narrowed by what the client takes."""
-        if media_type(headers.get(b"content-type")) != JSON:
+        given = headers.get(b"content-type")
+        if given != JSON and media_type(given) != JSON:
             raise Refusal(415, "Content-Type must be application/json")
         plain, stream = accepted(headers.get(b"accept"))
         if plain and stream:

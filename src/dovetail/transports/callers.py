@@ -71,6 +71,8 @@ class LineCaller(Talking, asyncio.Protocol):
         self._out.append(data)
 
     def _flush(self) -> None:
+        if not self._out:
+            return
         data = b"\n".join(self._out) + b"\n"
         self._out.clear()
         if self._writer is not None and not self._writer.is_closing():
@@ -107,6 +109,8 @@ class SocketCaller(LineCaller):
 
     async def disconnect(self) -> None:
         """Close the socket."""
+        if self._out:
+            self._flush()
         if self._writer is not None:
             self._writer.close()
 

@@ -3,6 +3,7 @@
 Redirects are followed only within the origin, so that credentials never reach another.
 """
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from dovetail.errors import (
 from dovetail.protocol.channel import Authorizer, Headers, Inbox
 from dovetail.protocol.http import media_type
 from dovetail.protocol.limits import FetchLimits
-from dovetail.transports.fetch import Fetcher, Unreachable
+from dovetail.transports.fetch import Fetcher, Unreachable, parse_url
 from dovetail.transports.http1 import BadReply, Broken, Reply, TooLarge
 from dovetail.wire.incoming import Incoming, read
 
@@ -53,21 +54,28 @@ class Door:
         self.url = url
         self.inbox: Inbox | None = None
         self._authorizer = authorizer
+        self._asking: set[asyncio.Task[bool]] = set()
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         self._fetcher = fetcher(ca_file, cert, verify, proxy, connect_time, limits=FetchLimits(body=answer))
 
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> Reply:
         """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
-        if self._authorizer is None:
-            return await self._send(method, headers, body)
-        tries = 0
+        authorizer, own = self._authorizer, ()
+        redirects = refusals = 0
         while True:
-            own = await self._authorizer.headers(method, self.url)
-            reply = await self._send(method, [*own, *headers], body)
-            tries += 1
-            if reply.status not in (401, 403) or not await self._challenged(self._authorizer, reply, own, tries):
-                return reply
-            reply.close()
+            if authorizer is not None:
+                own = await authorizer.headers(method, self.url)
+            reply = await self._send(method, [*self._headers, *own, *headers], body)
+            if reply.status in _SAME_METHOD and redirects < _REDIRECTS:
+                redirects += 1
+                self.url = self._elsewhere(reply)
+            elif authorizer is None or reply.status not in (401, 403) or method == "DELETE":
+                return reply  # nobody logs in to leave
+            else:
+                refusals += 1
+                if not await self._challenged(authorizer, reply, own, refusals):
+                    return reply
+                reply.close()
 
     async def _challenged(self, authorizer: Authorizer, reply: Reply, own: Headers, tries: int) -> bool:
         challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -75,44 +83,62 @@ class Door:
         sent = own[0][1].decode("ascii").partition(" ")[2] if own else None
         if self.inbox is not None:
             self.inbox.hold()
+        work = authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+        asking = asyncio.get_running_loop().create_task(work)
+        self._asking.add(asking)
         try:
-            return await authorizer.challenged(reply.status, challenge, nonce, sent, tries)
+            await asyncio.wait([asking])
+            if asking.cancelled():
+                raise Disconnected("the client was closed during a login")
+            return asking.result()
+        except BaseException:
+            reply.close()
+            raise
         finally:
+            self._asking.discard(asking)
+            asking.cancel()
             if self.inbox is not None:
                 self.inbox.go_on()
 
     async def _send(self, method: str, headers: Headers, body: bytes) -> Reply:
         try:
-            reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
-            for _ in range(_REDIRECTS):
-                if reply.status not in _SAME_METHOD:
-                    break
-                self.url = self._elsewhere(reply)
-                reply = await self._fetcher.fetch(method, self.url, [*self._headers, *headers], body)
+            return await self._fetcher.fetch(method, self.url, headers, body)
         except TransportError as exc:
             raise told(exc, self.url) from None
-        return reply
 
     def _elsewhere(self, reply: Reply) -> str:
         """Where a redirect leads, if it stays here."""
         reply.close()
-        target = urljoin(self.url, reply.headers.get(b"location", b"").decode("latin-1"))
-        if _origin(target) != _origin(self.url):
-            raise HttpError(f"the server sends its callers elsewhere: {clip(target)}").at(
+        location = reply.headers.get(b"location", b"").decode("latin-1")
+        target = self._here(location)
+        if target is None:
+            raise HttpError(f"the server sends its callers elsewhere: {clip(location)}").at(
                 status=reply.status, hint="use that URL if you trust it; credentials are never sent on"
             )
         return target
 
     def at(self, location: str) -> str:
         """A URL the server names, which must be of its own origin."""
-        target = urljoin(self.url, location)
-        if _origin(target) != _origin(self.url):
-            raise NotMCP(f"the server names an address that is not its own: {clip(target)}")
+        target = self._here(location)
+        if target is None:
+            raise NotMCP(f"the server names an address that is not its own: {clip(location)}")
         return target
 
+    def _here(self, location: str) -> str | None:
+        """A location as a URL, if it is of the same origin and one that can be asked."""
+        try:
+            target = urljoin(self.url, location)
+            return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
+        except ValueError:
+            return None
+
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and wait for no login."""
+        for asking in self._asking:
+            asking.cancel()
         await self._fetcher.close()
+        if self._authorizer is not None:
+            await self._authorizer.close()
 
 
 async def body_of(reply: Reply, url: str) -> bytes:
@@ -197,11 +223,6 @@ def _address(url: str) -> str:
     return clip(urlsplit(url).netloc.rpartition("@")[2])
 
 
-def _origin(url: str) -> tuple[Any, ...]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
 def fetcher(
     ca_file: str | Path | None,
     cert: str | Path | tuple[str | Path, str | Path] | None,
@@ -217,6 +238,9 @@ def fetcher(
 def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
     if ca_file is None and cert is None and verify:
         return None
+    for file in (ca_file, *(cert if isinstance(cert, tuple) else (cert,))):
+        if file is not None and not Path(file).is_file():
+            raise FileNotFoundError(f"there is no certificate file {str(file)!r}")
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
     if not verify:
         context.check_hostname = False

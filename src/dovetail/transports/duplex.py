@@ -1,8 +1,8 @@
 """Duplex: a server's end of one two-way connection, both eras on it at once. What it speaks over is somebody else's.
 
 Give it whole messages with `receive` and a function that takes bytes to send; that is all a transport of your own
-needs. Requests run side by side, one task each, answered as they finish; every message that comes in is answered or
-understood to need no answer, never dropped.
+needs. Requests run side by side, each at once up to where it waits, answered as they finish; every message that comes
+in is answered or understood to need no answer, never dropped.
 """
 
 import asyncio
@@ -14,11 +14,14 @@ from dovetail.errors import Busy, Disconnected, InternalError, InvalidRequest, P
 from dovetail.protocol import downgrade, legacy, modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.peer import Peer
+from dovetail.protocol.principal import Principal, named
+from dovetail.transports.starting import Starter
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import decode
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.meta import PROTOCOL_VERSION
 from dovetail.wire.revisions import DRAFT
+from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
@@ -42,7 +45,7 @@ class Duplex:
         self._limits = service.limits
         self._write = write
         self._drain = drain
-        self._principal = principal
+        self._principal = named(principal)
         self.origin = principal  # whose share of the server its calls are
         self._on_shutdown = on_shutdown
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
@@ -50,16 +53,28 @@ class Duplex:
         self._peer: Peer[asyncio.Future[Any]] = Peer()
         self._running: dict[Id, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
+        self._starter = Starter()
         self._stop_listening: Callable[[], None] | None = None
         self._changes: dict[tuple[str, str | None], None] = {}
         self._telling: asyncio.Task[None] | None = None
         self._deaf = False  # no more answers to our questions will come
         self._closed = False  # nobody reads any more
+        if service.tap is not None:
+            from dovetail.transports.tracing import tapped
+
+            self.receive, self._write = tapped(self.receive, self._write, service.tap)
 
     @property
     def running(self) -> int:
         """How many requests are being worked on."""
         return len(self._running)
+
+    def speaks(self, principal: Principal | None) -> None:
+        """Who sends the next messages: the same one as before, with what they may do by now."""
+        if principal is not self._principal:
+            self._principal = principal
+            if self._session is not None:
+                self._session.caller = replace(self._session.caller, principal=principal)
 
     def receive(self, data: bytes) -> None:
         """Take one message, as bytes."""
@@ -82,6 +97,7 @@ class Duplex:
     async def close(self, grace: float = 0.0) -> None:
         """The other side says no more: answer what finishes within the grace, then stop the rest."""
         self._deaf = True
+        self._starter.close()
         if self._stop_listening is not None:
             self._stop_listening()
         if self._telling is not None:
@@ -157,10 +173,23 @@ class Duplex:
             )
         exchange.emit = self._emit
         self._running[exchange.id] = (exchange, reply)
-        exchange.task = self._loop.create_task(self._serve(exchange, reply))
+        exchange.task = self._starter.start(self._serve(exchange, reply))
 
     async def _serve(self, exchange: Exchange, reply: Write) -> None:
-        answer = await self._answer(exchange)
+        answer: bytes | None = None
+        try:
+            answer = self._seal(exchange, await self._service.handle(exchange))
+        except ProtocolError as exc:
+            answer = self._refuse(exchange, exc)
+        except asyncio.CancelledError:
+            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
+                answer = self._refuse(exchange, InternalError("The call was cancelled by the server"))
+        except Exception as exc:
+            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
+            answer = self._refuse(exchange, InternalError("The result could not be encoded"))
+        self._finish(exchange, reply, answer)
+
+    def _finish(self, exchange: Exchange, reply: Write, answer: bytes | None) -> None:
         entry = self._running.get(exchange.id)
         if entry is None or entry[0] is not exchange:
             return  # cancelled meanwhile: whoever did it has settled it
@@ -168,19 +197,6 @@ class Duplex:
         if answer is not None and not self._closed:
             reply(answer)
         self._settled(reply)
-
-    async def _answer(self, exchange: Exchange) -> bytes | None:
-        try:
-            return self._seal(exchange, await self._service.handle(exchange))
-        except ProtocolError as exc:
-            return self._refuse(exchange, exc)
-        except asyncio.CancelledError:
-            if exchange.verdict is None and not self._closed:  # the work cancelled itself; its caller still waits
-                return self._refuse(exchange, InternalError("The call was cancelled by the server"))
-            return None
-        except Exception as exc:
-            log.error("the result of %s could not be sent: %s", exchange.method, type(exc).__name__)
-            return self._refuse(exchange, InternalError("The result could not be encoded"))
 
     def _seal(self, exchange: Exchange, result: Any) -> bytes:
         if exchange.caller.stateless:

@@ -131,7 +131,7 @@ class Fetcher:
     def _route(self, method: str, url: str) -> Route:
         if not _TOKEN.fullmatch(method.encode()):
             raise ValueError("the method is not a word")
-        scheme, host, port, path = _parse(url)
+        scheme, host, port, path = parse_url(url)
         proxy = self._proxy or self._proxy_from_environment(scheme, host, port)
         authority = _bracketed(host.partition("%")[0])
         if port != (443 if scheme == "https" else 80):
@@ -333,7 +333,7 @@ class Fetcher:
             self._sweeper = self._loop.call_at(since + self._idle_time, self._sweep)
 
 
-def _parse(url: str) -> tuple[str, str, int, str]:
+def parse_url(url: str) -> tuple[str, str, int, str]:
     """Scheme, host, port and path of a URL; refused where two readers could disagree about it."""
     if _UNFIT.search(url):
         raise ValueError("the URL has a space or a control character in it")

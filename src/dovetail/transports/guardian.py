@@ -20,6 +20,7 @@ _STEP = 0.1
 
 # Any POSIX shell: a thousandth of a second to start and a megabyte, where another Python takes ten of each.
 # A group is asked for again before each signal, so a number that was given to somebody else is not hit later.
+# `kill -s NAME --` is the one spelling of POSIX: dash takes no `--` after `-NAME`.
 _SCRIPT = """
 trap '' HUP INT QUIT TERM PIPE TSTP
 groups=' '

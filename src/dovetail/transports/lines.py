@@ -5,6 +5,7 @@ the loop leave in one write. Time is linear in the bytes, however they are cut. 
 """
 
 import asyncio
+from collections import deque
 from typing import Any, Protocol
 
 from dovetail.errors import InvalidRequest
@@ -66,7 +67,11 @@ class Lines(asyncio.Protocol):
         self._service = service
         self._framer = Framer(service.limits.line)
         self._loop = asyncio.get_running_loop()
+        self._lines: deque[bytes | None] = deque()  # not yet taken, because the peer does not read
+        self._complete = False  # no more of them will come
         self._out: list[bytes] = []
+        self._queued = 0  # bytes of it
+        self._taking = False  # lines are being read: what is said at once leaves when they all are
         self._writable = asyncio.Event()
         self._writable.set()
         self._reader: Any = None
@@ -95,16 +100,31 @@ class Lines(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came in."""
-        for line in self._framer.feed(data):
-            if line is None:
-                self.duplex.refuse(InvalidRequest(f"Invalid request: longer than {self._framer.limit} bytes"))
-            else:
-                self.duplex.receive(line)
+        self._lines += self._framer.feed(data)
+        self._take()
+
+    def _take(self) -> None:
+        """Hand on the lines that are here, while the peer reads what is answered."""
+        self._taking = True
+        try:
+            while self._lines and self._writable.is_set():
+                line = self._lines.popleft()
+                if line is None:
+                    self.duplex.refuse(InvalidRequest(f"Invalid request: longer than {self._framer.limit} bytes"))
+                else:
+                    self.duplex.receive(line)
+                if self._queued > SLICE:
+                    self.flush()
+        finally:
+            self._taking = False
+        self.flush()
+        if self._complete and not self._lines:
+            self.end()
 
     def eof_received(self) -> bool:
         """The peer says no more: answer what is running, then go. A last line may lack its newline."""
+        self._complete = True
         self.data_received(b"\n")
-        self.end()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,6 +150,8 @@ class Lines(asyncio.Protocol):
         if self._stall is not None:
             self._stall.cancel()
         self._pour()
+        if self._writable.is_set():
+            self._take()
         if self._writable.is_set() and self._reader is not None and not self._reader.is_closing():
             self._reader.resume_reading()
 
@@ -137,15 +159,17 @@ class Lines(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Queue one message; all of one turn go out together."""
-        if not self._out:
+        if not self._out and not self._taking:
             self._loop.call_soon(self.flush)
         self._out.append(data)
+        self._queued += len(data)
 
     def flush(self) -> None:
         """Send what is queued."""
         if self._out and self._writer is not None:
             data = b"\n".join(self._out) + b"\n"
             self._out.clear()
+            self._queued = 0
             if self._held is None and len(data) <= SLICE and self._writable.is_set():
                 self._send(data)
             else:
@@ -159,6 +183,8 @@ class Lines(asyncio.Protocol):
     def _hold(self, data: bytes) -> None:
         if self._held is None:
             self._held, self._poured = Spool(self._budget), 0
+        else:
+            self._held.one_message = False
         self._held.append(data)
 
     def _pour(self) -> None:

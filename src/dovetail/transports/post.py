@@ -8,19 +8,19 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from dovetail.errors import Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
-from dovetail.protocol.channel import Channel, Inbox, Request
+from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
-from dovetail.transports.door import Door, body_of, refusal
-from dovetail.transports.http1 import Reply
-from dovetail.wire import jsonrpc
+from dovetail.transports.door import Door, body_of, refusal, told
+from dovetail.transports.http1 import Broken, Reply
 from dovetail.wire.incoming import Incoming, read
 
 log = logging.getLogger("dovetail")
@@ -31,6 +31,9 @@ LAST_EVENT: Final = b"last-event-id"
 _BOTH: Final = (b"accept", b"application/json, text/event-stream")
 _STREAM: Final = (b"accept", SSE)
 _CONTENT: Final = (b"content-type", JSON)
+_SESSION_GONE: Final = re.compile(
+    r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
+)
 _LEAVING: Final = 2.0  # for the server to hear that a session ends
 
 
@@ -49,6 +52,10 @@ class Post:
         self._own: list[tuple[bytes, bytes]] = []  # what every request of a handshake session carries
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: TransportError | None = None
+        self._patience = timeouts.probe
+        self._hearing = (
+            asyncio.Event()
+        )  # set when the stream for what the server says unasked is open, or never will be
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
@@ -97,15 +104,15 @@ class Post:
         return found
 
     async def _refused(self, reply: Reply, request: Request) -> Incoming:
-        told = await refusal(reply, self._door.url)
-        if self._session is not None and not request.stateless and _sessionless(reply.status, told):
+        said = await refusal(reply, self._door.url)
+        if self._session is not None and not request.stateless and _sessionless(reply.status, said):
             self._lose("the server no longer knows the session")
             raise _unsent("the server no longer knows the session")
-        if isinstance(told, MCPError):
-            raise told
-        if told.error is None:
-            return told
-        raise refused(self._revision, request.method, told.error).at(status=reply.status)
+        if isinstance(said, MCPError):
+            raise said
+        if said.error is None:
+            return said
+        raise refused(self._revision, request.method, said.error).at(status=reply.status)
 
     async def _read(self, reply: Reply) -> bytes:
         return await body_of(reply, self._door.url)
@@ -155,7 +162,9 @@ class Post:
                             return found
         except EventTooLarge as exc:
             raise ResultError(f"the answer is too large: {exc}").at(hint="raise ClientLimits(answer=...)") from None
-        except TransportError:
+        except TransportError as exc:
+            if not isinstance(exc, Broken):
+                raise told(exc, self._door.url) from None
             if request is not None and (request.stateless or parser.last_event_id is None):
                 raise Disconnected("the connection was lost before the answer came") from None
         return None
@@ -188,48 +197,58 @@ class Post:
     async def _hear(self) -> None:
         """What a handshake server says unasked. spec: handshake/transports#listening-for-messages-from-the-server"""
         parser = Parser(self._limits.answer)
+        loop = asyncio.get_running_loop()
         fruitless = 0
+        away = False
         while fruitless <= self._limits.reconnects:
-            last = parser.last_event_id
-            heard = False
+            last, since = parser.last_event_id, loop.time()
             try:
                 reply = await self._resume(last)
+                self._hearing.set()
                 try:
+                    away = False
                     await self._until_answer(reply, parser, None)
-                    heard = parser.last_event_id != last
                 finally:
                     reply.close()
             except MCPError as exc:
+                self._hearing.set()
+                away = isinstance(exc, CannotConnect)
                 if exc.status == 404 and self._session is not None:
                     self._lose("the server no longer knows the session")
                     return
                 if exc.status is not None and exc.status < 500:
                     return  # it offers no such stream
-            fruitless = 0 if heard else fruitless + 1
+            # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
+            lasted = loop.time() - since >= self._limits.reconnect_most
+            fruitless = 0 if lasted or parser.last_event_id != last else fruitless + 1
             await asyncio.sleep(self._pause(parser.retry, fruitless))
             parser = _continued(parser)
+        if away:
+            self._lose("the server cannot be reached any more")
 
     # Everything else
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
-        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own], body)
+        reply = await self._door.send("POST", [_BOTH, _CONTENT, *self._own, *headers], body)
         try:
             if reply.status >= 300:
-                told = await refusal(reply, self._door.url)
-                if isinstance(told, MCPError):
-                    raise told
-                log.warning("a notification was refused: %s", clip(told.error.message if told.error else ""))
+                said = await refusal(reply, self._door.url)
+                if isinstance(said, MCPError):
+                    raise said
+                log.warning("a notification was refused: %s", clip(said.error.message if said.error else ""))
             else:
                 await self._read(reply)
         finally:
             reply.close()
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """A stateless request is cancelled by closing its reply, which is done; a session must be told."""
-        if not request.stateless and request.method != "initialize" and self._ended is None:
-            notice = jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason})
-            self._spawn(self._try(self.tell(notice)))
+        if request.stateless or request.method == "initialize" or self._ended is not None:
+            return None
+        notice = request.cancellation(reason)
+        self._spawn(self._tell_quietly(notice))
+        return notice
 
     async def settled(self, revision: str) -> None:
         """From now on this revision is spoken."""
@@ -237,22 +256,29 @@ class Post:
         self._own.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._hear())
 
+    async def hearing(self) -> None:
+        """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._hearing.wait()
+
     async def close(self) -> None:
         """End the session and close every connection."""
-        if self._ended is None:
-            self._ended = Disconnected("the client was closed")
-            if self._session is not None:
-                with contextlib.suppress(MCPError, TimeoutError):
-                    async with asyncio.timeout(_LEAVING):
-                        (await self._door.send("DELETE", [_BOTH, *self._own])).close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._door.close()
+        try:
+            if self._ended is None:
+                self._ended = Disconnected("the client was closed")
+                if self._session is not None:
+                    with contextlib.suppress(MCPError, TimeoutError):
+                        async with asyncio.timeout(_LEAVING):
+                            (await self._door.send("DELETE", [_BOTH, *self._own])).close()
+        finally:  # also when whoever closes it does not wait for the server
+            for task in tuple(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._door.close()
 
     def _lose(self, why: str) -> None:
-        self._session = None
         if self._ended is None:
             self._ended = Disconnected(why)
             if self._inbox is not None:
@@ -263,9 +289,9 @@ class Post:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _tell_quietly(self, body: bytes) -> None:
         with contextlib.suppress(MCPError):
-            await work
+            await self.tell(body)
 
 
 def _sessionless(status: int, told: Incoming | MCPError) -> bool:
@@ -274,7 +300,7 @@ def _sessionless(status: int, told: Incoming | MCPError) -> bool:
     404 says so; servers have been seen to say 400 and tell it in words. spec: handshake/transports#session-management
     """
     words = told.error.message if isinstance(told, Incoming) and told.error is not None else ""
-    return status == 404 or (status == 400 and "session" in words.lower())
+    return status == 404 or (status == 400 and _SESSION_GONE.search(words) is not None)
 
 
 def _unsent(why: str) -> Disconnected:

@@ -11,6 +11,7 @@ from typing import Any
 from dovetail.protocol import sse
 from dovetail.transports.request import Headers, Responses, Send
 from dovetail.transports.spool import SLICE, Budget, Spool, spooled
+from dovetail.transports.suspending import Suspending
 
 _PATIENCE = 0.5  # seconds without any progress after which a reply goes to disk
 _JSON = (b"content-type", b"application/json")
@@ -31,26 +32,35 @@ async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> N
 
 async def send_spool(send: Send, spool: Spool, *, more: bool) -> None:
     """Part of an answer too large for one write: in slices, and laid on disk if the client does not keep up."""
+    patience = _Patience(spool)
     try:
         for part in spool.slices():
-            await _send_patiently(send, {"type": "http.response.body", "body": part, "more_body": True}, spool)
+            sent = _sent(send, {"type": "http.response.body", "body": part, "more_body": True})
+            await Suspending(sent, patience.begin)
+            patience.end()
     finally:
+        patience.end()
         spool.close()
     if not more:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_patiently(send: Send, message: dict[str, Any], spool: Spool) -> None:
-    """Send, and meanwhile give memory back if it takes long. Never cancelled halfway: some servers write first."""
-    step = asyncio.get_running_loop().create_task(_sent(send, message))
-    try:
-        await asyncio.wait({step}, timeout=_PATIENCE)
-        if not step.done():
-            spool.to_disk()
-        await step
-    except asyncio.CancelledError:
-        step.cancel()
-        raise
+class _Patience:
+    """Gives memory back when sending a slice takes long; one that is sent at once costs nothing."""
+
+    __slots__ = ("_spool", "_timer")
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._spool.to_disk)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 async def _sent(send: Send, message: dict[str, Any]) -> None:
@@ -96,10 +106,10 @@ class Reply:
 
         Not a coroutine itself: one would hold on to the bytes of a large result for as long as the client takes.
         """
-        if self._mode == "sse" and status == 200 and not self.streaming:
-            return self._finish_stream(data, opened=False)
         if self.streaming:
-            return self._finish_stream(data, opened=True)
+            return self._finish_stream(data)
+        if self._mode == "sse" and status == 200:
+            return self._only_event(data)
         whole = self._headers + headers if headers else self._headers
         if len(data) > SLICE:
             return self._finish_large(spooled(data, self._budget), status, whole)
@@ -121,16 +131,29 @@ class Reply:
         finally:
             spool.close()
 
-    async def _finish_stream(self, data: bytes, *, opened: bool) -> None:
+    async def _finish_stream(self, data: bytes) -> None:
         if self.ended:
             return
-        if not opened:
-            await self.open()
         self.ended = True
         self._quiet()
         last = self._write(self._event(data), more=False)
         del data
         await last
+
+    async def _only_event(self, data: bytes) -> None:
+        """A stream of the result and nothing else: all at once, with nobody to wait for and nothing to keep alive."""
+        if self.ended:
+            return
+        self.streaming = self.ended = True
+        events = self._opening() + self._event(data)
+        del data
+        await self._send(self._stream_start())
+        if len(events) <= SLICE:
+            await self._send({"type": "http.response.body", "body": events})
+        else:
+            spool = spooled(events, self._budget)
+            del events
+            await send_spool(self._send, spool, more=False)
 
     async def accept(self) -> None:
         """Say that a message needing no answer was taken."""
@@ -155,8 +178,18 @@ class Reply:
         """Become an event stream."""
         self.streaming = True
         self._turn = asyncio.Lock()
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
+        first = self._opening()
+        await self._send(self._stream_start())
         self._arm()
+        if first:
+            await self._write(first)
+
+    def _opening(self) -> bytes:
+        """What a stream begins with, if with anything."""
+        return b""
+
+    def _stream_start(self) -> dict[str, Any]:
+        return {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]}
 
     def abandon(self) -> None:
         """The client is gone: nothing more will be sent."""

@@ -1,8 +1,11 @@
 """Request: one HTTP request in hand, with what has been found out about it so far."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from dovetail.errors import InsufficientScope, ProtocolError
+from dovetail.protocol.http import retry_header, scope_challenge
+from dovetail.protocol.principal import Principal
 from dovetail.wire.shape import Struct
 
 Scope = dict[str, Any]
@@ -21,7 +24,8 @@ class Request(Struct):
     headers: dict[bytes, bytes]
     cors: Headers  # to be sent with whatever is answered
     address: str | None  # the client's, where it says anything: on loopback everyone looks the same
-    principal: str | None = None  # who the caller proved to be
+    principal: Principal | None = None  # who the caller proved to be
+    metadata: str | None = None  # where the server says who guards it
     message: Any = None  # of a POST, once it is read
     size: int = 0
     mode: Responses = "auto"
@@ -30,3 +34,21 @@ class Request(Struct):
     def method(self) -> str:
         """GET, POST, DELETE, OPTIONS, or what else was sent."""
         return self.scope["method"]
+
+    def headers_for(self, exc: ProtocolError) -> Headers:
+        """What an error response says beside its status: when to come back, or with which scopes."""
+        if isinstance(exc, InsufficientScope):
+            return [(b"www-authenticate", scope_challenge(exc, self.metadata))]
+        return retry_header(exc)
+
+
+class Guard(Protocol):
+    """Who decides which callers an endpoint serves."""
+
+    def document(self, path: str, request: Request) -> bytes | None:
+        """What is told to everyone who asks at this path, as JSON; None where nothing is."""
+        ...
+
+    async def identify(self, path: str, request: Request) -> Principal:
+        """Who is calling; Denied, if that is not clear or not enough."""
+        ...

@@ -38,13 +38,10 @@ class SessionReply(Reply):
             if self._session.primes:  # older clients do not come back, and were promised that streams last
                 exchange.close_stream = self.let_go
 
-    async def open(self) -> None:
-        """Become an event stream."""
+    def _opening(self) -> bytes:
         self._stream = self._session.open_stream(self._shelf)
         self._stream.reader = self
-        await super().open()
-        if self._session.primes:
-            await self._write(sse.event(b"", id=self._stream.number()))
+        return sse.event(b"", id=self._stream.number()) if self._session.primes else b""
 
     async def emit(self, data: bytes) -> None:
         """Say something before the result, wherever the client now reads."""
@@ -58,7 +55,8 @@ class SessionReply(Reply):
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._and_end(self._hang_up())
-        return self._and_end(super().finish(data, status, headers))
+        last = super().finish(data, status, headers)
+        return self._and_end(last) if self.streaming or self._mode == "sse" else last
 
     async def end(self) -> None:
         """End without a result."""

@@ -14,7 +14,7 @@ from dovetail.protocol.exchange import Exchange, Service
 from dovetail.protocol.peer import Peer
 from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
-from dovetail.wire.revisions import NEWEST_HANDSHAKE, order
+from dovetail.wire.revisions import NEWEST_HANDSHAKE, older
 
 STANDALONE: Final = "0"  # the stream of what the server says unasked
 
@@ -58,7 +58,7 @@ class Session:
     @property
     def primes(self) -> bool:
         """Whether streams begin with an event that only hands out an id: older clients trip over it."""
-        return order(self.revision) >= order(NEWEST_HANDSHAKE)
+        return not older(self.revision, NEWEST_HANDSHAKE)
 
     @property
     def quiet(self) -> bool:

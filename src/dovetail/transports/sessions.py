@@ -13,6 +13,7 @@ from typing import Any, Final
 from dovetail.errors import (
     Busy,
     HeaderMismatch,
+    InsufficientScope,
     InternalError,
     InvalidRequest,
     ProtocolError,
@@ -22,6 +23,7 @@ from dovetail.protocol import downgrade, legacy, sse
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import Refusal, accepted, retry_header, status_of
 from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.protocol.principal import Principal
 from dovetail.transports.reply import STREAM_HEADERS, Reply, send_body, send_json
 from dovetail.transports.request import Request
 from dovetail.transports.resumable import Reader, SessionReply, resumed
@@ -31,6 +33,7 @@ from dovetail.transports.streams import Shelf, Stream
 from dovetail.wire import jsonrpc
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.revisions import DRAFT, UNNAMED_HTTP, stateless
+from dovetail.wire.shape import replace
 
 log = logging.getLogger("dovetail")
 
@@ -43,8 +46,10 @@ class Sessions:
     """All sessions of one endpoint."""
 
     def __init__(self, service: Service, budget: Budget, *, stateful: bool) -> None:
-        self._served = any(not stateless(one) for one in service.revisions)
-        self.stateful = stateful and self._served
+        # What a version header may name.
+        self._named = frozenset(one.encode() for one in service.revisions if not stateless(one))
+        self.stateful = stateful and bool(self._named)
+        self._unnamed = None if self.stateful else UNNAMED_HTTP.encode()  # a session knows its own
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
@@ -65,7 +70,7 @@ class Sessions:
             kind = jsonrpc.kind(message)
             if kind == "request" and message["method"] == legacy.INITIALIZE:
                 return self._initialize(request)
-            if not self._served:
+            if not self._named:
                 raise _unserved(request.headers, self._service.revisions)
         except ProtocolError as exc:
             return _refuse(request, jsonrpc.readable_id(message), exc)
@@ -107,9 +112,9 @@ class Sessions:
                 answer = await self._run(exchange, session, reply)
                 last = reply.end() if answer is None else reply.finish(answer)
                 del answer  # a large one is not kept while the client reads it
-            except Busy as exc:
+            except (Busy, InsufficientScope) as exc:
                 refusal = legacy.refuse(session.revision, exchange.id, exc)
-                last = reply.finish(refusal, status_of(exc), retry_header(exc))
+                last = reply.finish(refusal, status_of(exc), request.headers_for(exc))
             await last
         except BaseException:
             reply.drop()
@@ -117,6 +122,8 @@ class Sessions:
 
     def _admit(self, request: Request, session: Session, message: dict[str, Any]) -> Exchange:
         exchange = session.rules.admit(message)
+        if request.principal is not exchange.caller.principal:  # the same one, perhaps with more scopes by now
+            exchange.caller = replace(exchange.caller, principal=request.principal)
         exchange.headers = request.headers
         exchange.origin = request.principal or request.address
         exchange.size = request.size
@@ -135,13 +142,14 @@ class Sessions:
     async def _run(self, exchange: Exchange, session: Session, reply: SessionReply) -> bytes | None:
         """Run one exchange to its response; None if it was cancelled."""
         reply.serves(exchange, self.stateful)
-        exchange.task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        exchange.task = asyncio.current_task(loop)
         running = session.running
         assert running is not None
         answer: bytes | None = None
         try:
             answer = legacy.seal(exchange, await self._service.handle(exchange), self._limits.result)
-        except Busy:
+        except (Busy, InsufficientScope):
             raise  # has a status of its own, where it is not one answer of several
         except ProtocolError as exc:
             answer = legacy.refuse(session.revision, exchange.id, exc)
@@ -153,7 +161,7 @@ class Sessions:
             answer = legacy.refuse(session.revision, exchange.id, InternalError("The result could not be encoded"))
         finally:
             running.discard(exchange)
-            session.used = asyncio.get_running_loop().time()
+            session.used = loop.time()
         if exchange.verdict != "cancelled":
             return answer
         exchange.task.uncancel()
@@ -248,13 +256,12 @@ class Sessions:
 
     def _session(self, request: Request) -> Session:
         headers, principal = request.headers, request.principal
-        version = headers.get(VERSION_HEADER)
-        unnamed = None if self.stateful else UNNAMED_HTTP
-        revision = unnamed if version is None else version.decode("latin-1")
-        if revision is not None and not legacy.known(revision, self._service.revisions):
+        version = headers.get(VERSION_HEADER, self._unnamed)
+        if version is not None and version not in self._named:
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
         now = asyncio.get_running_loop().time()
         if not self.stateful:
+            revision = None if version is None else version.decode("latin-1")
             return Session("", legacy.assumed(revision, principal), None, now)
         id = headers.get(SESSION_HEADER)
         if id is None:
@@ -294,7 +301,7 @@ class Sessions:
         self._drop(min(quiet, key=lambda one: one.used))
         return True
 
-    def _check_streams(self, principal: str | None, address: str | None) -> None:
+    def _check_streams(self, principal: Principal | None, address: str | None) -> None:
         if principal is None and address is None:
             return
         count = 0

@@ -5,7 +5,6 @@ no one else should have to wait for them: what is too much lies in an unnamed te
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import IO
 
@@ -23,13 +22,17 @@ class Budget:
 
 
 class Spool:
-    """One sequence of bytes; close it when they have gone on."""
+    """One sequence of bytes; close it when they have gone on.
 
-    __slots__ = ("_budget", "_file", "_pieces", "size")
+    One message, whose size has a limit of its own, may be larger than the budget while nothing else waits.
+    """
+
+    __slots__ = ("_budget", "_file", "_pieces", "one_message", "size")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._pieces: list[bytes] = []
+        self.one_message = True
         self._file: IO[bytes] | None = None
         self.size = 0
 
@@ -42,12 +45,14 @@ class Spool:
             return
         self._pieces.append(data)
         self._budget.used += len(data)
-        if self._budget.used > self._budget.limit:
+        if self._budget.used > self._budget.limit and not (self.one_message and self._budget.used == self.size):
             self.to_disk()
 
     def to_disk(self) -> None:
         """Give the memory back."""
         if self._file is None:
+            import tempfile  # seldom needed, and slow to load
+
             self._file = tempfile.TemporaryFile(prefix="dovetail-")  # noqa: SIM115 - lives as long as the spool
             for piece in self._pieces:
                 self._file.write(piece)

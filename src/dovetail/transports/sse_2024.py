@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Service
 from dovetail.protocol.http import Refusal
+from dovetail.protocol.principal import Principal
 from dovetail.transports.duplex import Duplex
 from dovetail.transports.reply import STREAM_HEADERS, send_body
 from dovetail.transports.request import Receive, Request, Send
@@ -49,7 +50,9 @@ class OldTransport:
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
         else:
-            self._connection(request).duplex.receive(body)
+            duplex = self._connection(request).duplex
+            duplex.speaks(request.principal)
+            duplex.receive(body)
             await send_body(request.send, 202, request.cors, b"")
 
     async def _stream(self, address: str, request: Request) -> None:
@@ -89,7 +92,7 @@ class OldTransport:
 class _Connection:
     """One client: a Duplex that writes into an event stream."""
 
-    def __init__(self, service: Service, principal: str | None) -> None:
+    def __init__(self, service: Service, principal: Principal | None) -> None:
         self.principal = principal
         self.duplex = Duplex(service, self._queue, drain=self.room, principal=principal, on_shutdown=self.end)
         self._waiting: deque[bytes] = deque()

@@ -8,7 +8,7 @@ import contextlib
 from typing import Any
 
 from dovetail.errors import Disconnected, MCPError, NotMCP, ResultError, TransportError
-from dovetail.protocol.channel import Inbox, Request
+from dovetail.protocol.channel import Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.sse import EventTooLarge, Parser
@@ -88,7 +88,7 @@ class OldCaller(Talking):
             if waiting.done() and not waiting.cancelled():
                 waiting.exception()
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Post a notification or an answer."""
         await self._post(body)
 

@@ -11,7 +11,7 @@ from dovetail.protocol import sse
 from dovetail.protocol.limits import Limits
 from dovetail.transports.spool import Budget
 
-_MOST_ENDED = 10_000  # a stream of one short event takes two kilobytes besides it
+_MOST_ENDED = 10_000  # a stream of one short event takes half a kilobyte besides it
 
 
 class Shelf:
@@ -47,11 +47,11 @@ class Stream:
         "_home",
         "_next",
         "_shelf",
+        "_wake",
         "done",
         "ended_at",
         "name",
         "reader",
-        "wake",
     )
 
     def __init__(self, name: str, shelf: Shelf, home: "dict[str, Stream] | None" = None) -> None:
@@ -60,12 +60,19 @@ class Stream:
         self.done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # whoever sends it on; there is at most one
-        self.wake = asyncio.Event()
+        self._wake: asyncio.Event | None = None
         self._shelf = shelf
-        self._events: deque[tuple[int, bytes]] = deque()
+        self._events: list[tuple[int, bytes]] = []  # most hold one, for which a deque would take ten times the room
         self._bytes = 0
         self._dropped = 0  # the newest event that fell out of the window
         self._next = 1
+
+    @property
+    def wake(self) -> asyncio.Event:
+        """Set whenever there is something new for a reader who waits."""
+        if self._wake is None:
+            self._wake = asyncio.Event()
+        return self._wake
 
     @property
     def last(self) -> int:
@@ -101,7 +108,7 @@ class Stream:
             self._shelf.make_room()
         while len(self._events) > 1 and self._full:
             self._drop_oldest()
-        self.wake.set()
+        self._rouse()
         return event
 
     def finish(self) -> None:
@@ -110,7 +117,7 @@ class Stream:
             self.done = True
             self.ended_at = asyncio.get_running_loop().time()
             self._shelf.ended(self)
-        self.wake.set()
+        self._rouse()
 
     def clear(self) -> None:
         """Keep nothing any more, and be forgotten."""
@@ -125,8 +132,12 @@ class Stream:
             return None
         return [entry for entry in self._events if entry[0] > place]
 
+    def _rouse(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
     def _drop_oldest(self) -> None:
-        self._dropped, event = self._events.popleft()
+        self._dropped, event = self._events.pop(0)
         self._count(-len(event))
 
     def _count(self, size: int) -> None:

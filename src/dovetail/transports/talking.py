@@ -7,8 +7,7 @@ import asyncio
 from typing import Any
 
 from dovetail.errors import Disconnected, ParseError, TransportError
-from dovetail.protocol.channel import Channel, Inbox, Request
-from dovetail.wire import jsonrpc
+from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.wire.incoming import Incoming, read
 from dovetail.wire.jsonrpc import Id
 
@@ -21,6 +20,7 @@ class Talking:
     def __init__(self) -> None:
         self._inbox: Inbox | None = None
         self._waiting: dict[Id, asyncio.Future[Incoming]] = {}
+        self._sent: dict[Id, Request] = {}
         self._ended: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -61,18 +61,23 @@ class Talking:
         if self._ended is not None:
             raise _again(self._ended, sent=False)
         waiting = self._waiting[request.id] = self._loop.create_future()
+        self._sent[request.id] = request
         try:
             self.write(request.body)
             return await waiting
         finally:
             self._waiting.pop(request.id, None)
+            self._sent.pop(request.id, None)
 
-    def cancel(self, request: Request, reason: str) -> None:
+    def cancel(self, request: Request, reason: str) -> bytes | None:
         """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
-        if self._ended is None and request.method != "initialize":
-            self.write(jsonrpc.notice("notifications/cancelled", {"requestId": request.id, "reason": reason}))
+        if self._ended is not None or request.method == "initialize":
+            return None
+        notice = request.cancellation(reason)
+        self.write(notice)
+        return notice
 
-    async def tell(self, body: bytes) -> None:
+    async def tell(self, body: bytes, headers: Headers = ()) -> None:
         """Send a notification or an answer."""
         if self._ended is not None:
             raise _again(self._ended, sent=False)
@@ -82,8 +87,13 @@ class Talking:
     async def settled(self, revision: str) -> None:
         """The connection needs to know nothing of it."""
 
+    async def hearing(self) -> None:
+        """Everything comes on the one connection."""
+
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection; the server need not finish what nobody waits for."""
+        for request in tuple(self._sent.values()):
+            self.cancel(request, "the client is leaving")
         self.end(Disconnected("the client was closed"))
         await self.disconnect()
 

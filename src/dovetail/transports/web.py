@@ -80,113 +80,129 @@ class Corked:
         self._transport.abort()
 
 
-def guarded(limits: Limits) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol, with limits on what a connection may send or withhold."""
+class Guarded(HttpToolsProtocol):
+    """uvicorn's protocol, with limits on what a connection may send or withhold.
 
-    class Guarded(HttpToolsProtocol):
-        _head: asyncio.TimerHandle | None = None
-        _body: asyncio.TimerHandle | None = None
-        _stalled: asyncio.TimerHandle | None = None
-        _head_size = 0
-        _owes_body = False
+    Between two requests uvicorn's keep-alive timer watches. From the first byte of a head, or of a connection, the
+    timer of the head does, also while the answer to the request before is still on its way; then that of the body.
+    Timers are set only for what is not here in one piece.
+    """
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
-            self._await_head()
+    limits: Limits
+    _head: asyncio.TimerHandle | None = None
+    _body: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _head_size = 0
+    _owes_head = True
+    _owes_body = False
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm(self._head, self._body, self._stalled)
-            super().connection_lost(exc)
+    # What comes in
 
-        def data_received(self, data: bytes) -> None:
-            # Between two requests the keep-alive timer watches; from the first byte of a head, this one does, also
-            # while the answer to the request before is still on its way.
-            if self._head is None and not self._owes_body:
-                self._await_head()
-            if self._head is not None:
-                self._head_size += len(data)
-            super().data_received(data)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _disarm(self._head, self._body, self._stalled)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._owes_body:
+            self._owes_head = True
+            self._head_size += len(data)
+        super().data_received(data)
+        if self._owes_head:
             # Still no complete head: everything so far counts.
-            if self._head is not None and self._head_size > limits.header_block:
+            if self._head_size > self.limits.header_block:
                 self._refuse(_TOO_LARGE)
-            elif self._body is None and self._owes_body:
-                self._body = self.loop.call_later(limits.body_time, self._refuse, _TOO_SLOW)
+            elif self._head is None:
+                self._await_head()
+        elif self._body is None and self._owes_body:
+            self._body = self.loop.call_later(self.limits.body_time, self._refuse, _TOO_SLOW)
 
-        @property
-        def _between(self) -> bool:
-            # None before the first request, whatever uvicorn's annotation says.
-            cycle = cast("RequestResponseCycle | None", self.cycle)
-            return cycle is None or cycle.response_complete
+    def on_headers_complete(self) -> None:
+        size, self._head_size = self._head_size, 0
+        self._owes_head, self._owes_body = False, True
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+        # What came in no more bytes than one header may have needs no counting; nothing is known of a second head in
+        # the same bytes.
+        if not 0 < size <= self.limits.header and self._head_too_large():
+            self._refuse(_TOO_LARGE)
+        elif not self.transport.is_closing():
+            super().on_headers_complete()
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            if len(name) + len(value) > limits.header:
-                self._refuse(_TOO_LARGE)
-                return
-            super().on_header(name, value)
+    def _head_too_large(self) -> bool:
+        sizes = [len(name) + len(value) for name, value in self.headers]
+        return max(sizes, default=0) > self.limits.header or len(self.url) + sum(sizes) > self.limits.header_block
 
-        def on_headers_complete(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-            self._head_size = 0
-            self._owes_body = True
-            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > limits.header_block:
-                self._refuse(_TOO_LARGE)
-                return
-            if not self.transport.is_closing():
-                super().on_headers_complete()
+    def on_body(self, body: bytes) -> None:
+        if not self._between:
+            super().on_body(body)
 
-        def on_body(self, body: bytes) -> None:
-            if not self._between:
-                super().on_body(body)
+    def on_message_complete(self) -> None:
+        self._owes_body = False
+        if self._body is not None:
+            self._body.cancel()
+            self._body = None
+        if not self._between:
+            super().on_message_complete()
 
-        def on_message_complete(self) -> None:
-            self._owes_body = False
-            if self._body is not None:
-                self._body.cancel()
-                self._body = None
-            if not self._between:
-                super().on_message_complete()
+    @property
+    def _between(self) -> bool:
+        # None before the first request, whatever uvicorn's annotation says.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_complete
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            if self._stalled is None:
-                self._stalled = self.loop.call_later(limits.write_stall, self.transport.abort)
+    # What goes out
 
-        def resume_writing(self) -> None:
-            if self._stalled is not None:
-                self._stalled.cancel()
-                self._stalled = None
-            super().resume_writing()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.limits.write_stall, self.transport.abort)
 
-        def shutdown(self) -> None:
-            if self._body is not None:  # a request that is not all here will never be at work
-                self._refuse(_LEAVING)
-            else:
-                super().shutdown()
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
 
-        def _await_head(self) -> None:
-            self._head_size = 0
-            self._head = self.loop.call_later(limits.header_time, self._refuse, _TOO_SLOW)
+    def shutdown(self) -> None:
+        if self._body is not None:  # a request that is not all here will never be at work
+            self._refuse(_LEAVING)
+        else:
+            super().shutdown()
 
-        def _refuse(self, answer: bytes) -> None:
-            # A stalled connection stays watched: closing waits for it to read.
-            self._disarm(self._head, self._body)
-            self._head = self._body = None
-            if self.transport.is_closing():
-                return
-            if not self._between and self.cycle.response_started:
-                self.transport.abort()  # words of ours would land in the middle of that answer
-            else:
-                self.transport.write(answer)
-                self.transport.close()
+    def _await_head(self) -> None:
+        self._head = self.loop.call_later(self.limits.header_time, self._refuse, _TOO_SLOW)
 
-        def _disarm(self, *timers: asyncio.TimerHandle | None) -> None:
-            for timer in timers:
-                if timer is not None:
-                    timer.cancel()
+    def _refuse(self, answer: bytes) -> None:
+        # A stalled connection stays watched: closing waits for it to read.
+        _disarm(self._head, self._body)
+        self._head = self._body = None
+        if self.transport.is_closing():
+            return
+        if not self._between and self.cycle.response_started:
+            self.transport.abort()  # words of ours would land in the middle of that answer
+        else:
+            self.transport.write(answer)
+            self.transport.close()
 
-    return Guarded
+
+def _disarm(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
+
+
+def guarded(within: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol within these limits."""
+
+    class Within(Guarded):
+        limits = within
+
+    return Within
 
 
 class WebServer(uvicorn.Server):

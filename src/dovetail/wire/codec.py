@@ -18,15 +18,18 @@ MAX_MEMBERS: Final = 50_000
 MAX_DIGITS: Final = 40  # A 128 bit integer has 39.
 
 _MAX_REASON: Final = 512  # some reasons repeat the value
+_SPARSE: Final = 1024  # bytes to a member from which on looking at members is cheaper than saying them again
+_LONGEST: Final = 10**MAX_DIGITS - 1
 
 # Possessive, because a matcher that remembers where it could turn back needs a hundred bytes for each one it reads.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UP_TO_COMMA: Final = re.compile(rb'(?:[^",]++|"(?:[^"\\]++|\\.)*+")*+,', re.DOTALL)
-_DIGITS_TO_ZERO: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
+_ALIKE: Final = bytes.maketrans(b"123456789[", b"000000000{")  # what is only counted looks the same
 _TOO_MANY_DIGITS: Final = b"0" * (MAX_DIGITS + 1)
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
+_layout: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
 canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
@@ -36,24 +39,78 @@ T = TypeVar("T")
 
 def decode(data: bytes) -> Any:
     """One JSON value, or ParseError. Reading it any other way would give the same value."""
+    large = len(data) > MAX_MEMBERS
+    separators = _separators(data) if large else 0
     # Before reading: a body of nothing but members would take thirty times its size.
-    if len(data) > MAX_MEMBERS and data.count(b",") >= MAX_MEMBERS:
+    if separators >= MAX_MEMBERS:
         _refuse_members(data)
     try:
         value = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ParseError(f"Parse error: {_reason(exc)}") from None
+    if large:
+        _check_large(data, value, separators)
+        return value
+    alike = data.translate(_ALIKE)
     # First, because what follows goes down as deep as the value does.
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
+    if alike.count(b"{") > MAX_DEPTH:
         _refuse_depth(value)
     # A name given twice is dropped by the reader: what is said again in the same bytes has none, and in other bytes a
     # dropped name shows by its missing colon; only `\u` could smuggle one back in.
     again = encode(value)
     if again != data and (data.count(b":") != again.count(b":") or b"\\u" in data):
         _refuse_duplicates(data)
-    if _TOO_MANY_DIGITS in data.translate(_DIGITS_TO_ZERO):
+    if _TOO_MANY_DIGITS in alike:
         _refuse_digits(data)
     return value
+
+
+def _check_large(data: bytes, value: Any, separators: int) -> None:
+    """The same in fewer passes: most of a large message is a few long texts, and its members are quickly looked at."""
+    looked = _look(value, len(data) // _SPARSE)
+    if looked is None:
+        _refuse_depth(value)
+    said, sure = looked or (_separators(encode(value)), False)
+    if said != separators:  # a name given twice was dropped
+        _refuse_duplicates(data)
+    if not sure and _TOO_MANY_DIGITS in data.translate(_ALIKE):
+        _refuse_digits(data)
+
+
+def _separators(data: bytes) -> int:
+    """How many commas and colons stand between members: one layout puts a blank after each, the other none."""
+    try:
+        return len(_layout(data, indent=0)) - len(_layout(data, indent=-1))
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise ParseError(f"Parse error: {_reason(exc)}") from None
+
+
+def _look(value: Any, most: int) -> tuple[int, bool] | None:
+    """How many commas and colons it takes to say a value, and whether all its numbers are surely short.
+
+    None if it has too many members for looking at each to be worth it. An integer has the digits it was written with,
+    a float may have lost some.
+    """
+    separators, sure = 0, True
+    members: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        sure = sure and not any(map(_may_be_long, members))
+        holders = [item for item in members if type(item) in (dict, list)]
+        if not holders:
+            return separators, sure
+        members = []
+        for item in holders:
+            colons = len(item) if type(item) is dict else 0
+            separators += max(0, len(item) - 1) + colons
+            members += item.values() if colons else item
+        most -= len(members)
+        if most < 0:
+            return None
+    raise ParseError(f"Parse error: nested deeper than {MAX_DEPTH}")
+
+
+def _may_be_long(item: Any) -> bool:
+    return type(item) is float or (type(item) is int and abs(item) > _LONGEST)
 
 
 def convert(value: Any, to: type[T], *, what: str = "params") -> T:
@@ -117,5 +174,5 @@ def beyond_members(data: bytes, limit: int) -> bool:
 
 
 def _refuse_digits(data: bytes) -> None:
-    if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_DIGITS_TO_ZERO):
+    if _TOO_MANY_DIGITS in _STRING.sub(b"", data).translate(_ALIKE):
         raise ParseError(f"Parse error: a number of more than {MAX_DIGITS} digits")

@@ -4,23 +4,25 @@ More forgiving than `codec`: a server's slip must not cost its user the answer, 
 broken UTF-8 pass. What could exhaust this side (depth, members) does not.
 """
 
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from dovetail.errors import ParseError, ResultError, clip
-from dovetail.wire.codec import beyond_members
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.shape import UNSET, Struct, UnsetType
 
 # An empty list takes 64 bytes where its text takes three. Counted only in messages worth the count.
 MAX_MEMBERS: Final = 1_000_000
 _SMALL: Final = 1024 * 1024
+_SLICE: Final = 64 * 1024
+_NO_BACKSLASH: Final = re.compile(rb"[^\\]")
 
 T = TypeVar("T")
 
 
-class Failure(Struct):
+class Failure(Struct, omit_defaults=True):
     """The error of a response; servers have been seen to leave out its message."""
 
     code: int
@@ -28,7 +30,7 @@ class Failure(Struct):
     data: Any = None
 
 
-class Incoming(Struct):
+class Incoming(Struct, omit_defaults=True):
     """One message; `result` and `params` are still text."""
 
     id: Id | None = None
@@ -41,6 +43,10 @@ class Incoming(Struct):
     def answers(self) -> bool:
         """Whether it is a response."""
         return self.method is None and (self.result is not UNSET or self.error is not None)
+
+    def encoded(self) -> bytes:
+        """The message as it came, less what nobody reads."""
+        return b'{"jsonrpc":"2.0",' + msgspec.json.encode(self)[1:]
 
 
 _one: Final = msgspec.json.Decoder(Incoming)
@@ -79,8 +85,23 @@ def _batch(data: bytes | str) -> list[Incoming]:
 
 def _refuse_members(data: bytes | str) -> None:
     text = data if isinstance(data, bytes) else data.encode()
-    if text.count(b",") >= MAX_MEMBERS and beyond_members(text, MAX_MEMBERS):
+    if text.count(b",") >= MAX_MEMBERS and _beyond(text):
         raise ParseError(f"more than {MAX_MEMBERS} members")
+
+
+def _beyond(data: bytes) -> bool:
+    """Whether there are too many commas outside of strings; in slices, so that their pieces take little memory."""
+    commas = quotes = start = 0
+    inside = False
+    while start < len(data) and commas < MAX_MEMBERS and quotes <= 4 * MAX_MEMBERS:  # a member has two strings at most
+        whole = _NO_BACKSLASH.search(data, start + _SLICE)  # never between a backslash and what it escapes
+        end = whole.end() if whole is not None else len(data)
+        pieces = data[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        commas += b"".join(pieces[inside::2]).count(b",")
+        quotes += len(pieces) - 1
+        inside ^= len(pieces) % 2 == 0
+        start = end
+    return start < len(data) or commas >= MAX_MEMBERS or quotes > 4 * MAX_MEMBERS
 
 
 def body(raw: Any, kind: type[T], what: str) -> T:

@@ -25,13 +25,13 @@ def kind(message: Any) -> Kind:
     """
     if type(message) is not dict or message.get("jsonrpc") != "2.0":
         raise InvalidRequest('Invalid request: not a JSON-RPC 2.0 object ("jsonrpc": "2.0" is required)')
-    if "method" in message:
-        _check_method(message)
-        if "id" not in message:
-            return "notice"
-        _check_id(message["id"])
-        return "request"
-    return _response_kind(message)
+    if "method" not in message:
+        return _response_kind(message)
+    _check_method(message)
+    if "id" not in message:
+        return "notice"
+    _check_id(message["id"])
+    return "request"
 
 
 def readable_id(message: Any) -> Id | None:
@@ -86,7 +86,9 @@ def _check_method(message: dict[str, Any]) -> None:
 
 def _check_id(id: Any) -> None:
     # bool is a subclass of int, hence the exact types.
-    if type(id) is not int and type(id) is not str:
+    if type(id) is int:
+        return
+    if type(id) is not str:
         raise InvalidRequest("Invalid request: id must be a string or an integer, never null")
     if not _small(id):
         raise InvalidRequest(f"Invalid request: id is longer than {MAX_ID} bytes")

@@ -33,6 +33,11 @@ def order(revision: str) -> int:
     return _ORDER[revision]
 
 
+def older(revision: str, than: str) -> bool:
+    """Whether the revision was published before the other."""
+    return _ORDER[revision] < _ORDER[than]
+
+
 def stateless(revision: str) -> bool:
     """Whether the revision belongs to the stateless era."""
     return revision in STATELESS

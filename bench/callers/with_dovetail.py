@@ -1,0 +1,33 @@
+"""dovetail's client."""
+
+from typing import Any
+
+import driving
+import matter
+
+from dovetail import Client, Server
+
+app = Server("bench")
+
+
+@app.tool
+async def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+async def main(job: driving.Job) -> None:
+    """Connect and call."""
+    target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
+    async with Client(target, era="handshake" if job.legacy else "stateless", inherit_env="all") as client:
+
+        async def call(text: str) -> str:
+            return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]
+
+        async def read() -> str:
+            return (await client.read_resource(matter.URI)).contents[0].text or ""
+
+        await driving.drive(job, call, read)
+
+
+driving.run(main)

@@ -1,0 +1,37 @@
+"""FastMCP's client."""
+
+from typing import Any
+
+import driving
+import matter
+from fastmcp import Client, FastMCP
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+
+app = FastMCP("bench")
+
+
+@app.tool
+async def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+async def main(job: driving.Job) -> None:
+    """Connect and call."""
+    target: Any = app
+    if job.transport == "http":
+        target = StreamableHttpTransport(job.target[0])
+    elif job.transport == "stdio":
+        target = StdioTransport(job.target[0], job.target[1:], keep_alive=False)
+    async with Client(target, mode="legacy" if job.legacy else "auto") as client:
+
+        async def call(text: str) -> str:
+            return (await client.call_tool("echo", {"text": text})).content[0].text
+
+        async def read() -> str:
+            return (await client.read_resource(matter.URI))[0].text
+
+        await driving.drive(job, call, read)
+
+
+driving.run(main)

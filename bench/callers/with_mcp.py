@@ -1,0 +1,37 @@
+"""The official SDK's client."""
+
+from typing import Any
+
+import driving
+import matter
+from mcp import Client, StdioServerParameters
+from mcp.server.mcpserver import MCPServer
+
+app = MCPServer("bench", log_level="WARNING")
+
+
+@app.tool()
+async def echo(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+async def main(job: driving.Job) -> None:
+    """Connect and call."""
+    target: Any = app
+    if job.transport == "http":
+        target = job.target[0]
+    elif job.transport == "stdio":
+        target = StdioServerParameters(command=job.target[0], args=job.target[1:])
+    async with Client(target, mode="legacy" if job.legacy else "auto") as client:
+
+        async def call(text: str) -> str:
+            return (await client.call_tool("echo", {"text": text})).content[0].text
+
+        async def read() -> str:
+            return (await client.read_resource(matter.URI)).contents[0].text
+
+        await driving.drive(job, call, read)
+
+
+driving.run(main)

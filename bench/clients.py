@@ -1,0 +1,162 @@
+"""Measures clients: dovetail's and its peers', each calling the same floor server, which costs next to nothing.
+
+python bench/clients.py [--rounds 5] [--seconds 1] [--who dovetail,mcp,fastmcp] [scene ...]
+
+What is counted is the processor time of the client's process alone; in memory, where the server is of the client's own
+make and in its process, that of both.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from stage import HERE, SERVERS, Running, Setting
+
+CALLERS = ("dovetail", "mcp", "fastmcp")
+PATIENCE = 120.0
+
+
+class Scene(NamedTuple):
+    """Calls of one kind, `width` at once."""
+
+    name: str
+    transport: str
+    era: str
+    ask: str
+    width: int
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the answer, where it is a large one."""
+        return float(self.ask.removeprefix("read-")) if self.ask.startswith("read-") else 1
+
+
+def _scenes() -> list[Scene]:
+    eras = ("handshake", "modern")
+    small = [
+        Scene(f"{transport}-{era}-x{width}", transport, era, "echo", width)
+        for transport in ("memory", "stdio", "http")
+        for era in eras
+        for width in (1, 16)
+    ]
+    large = [
+        Scene(f"{transport}-{size}MB", transport, "handshake", f"read-{size}", 1)
+        for transport in ("stdio", "http")
+        for size in (1, 5, 20)
+    ]
+    return small + large
+
+
+SCENES = {scene.name: scene for scene in _scenes()}
+
+# The other's processor time over ours, at least.
+WISHES = {"stdio": 10, "http": 5, "memory": 20}
+# The time of a large answer over that of a small one, for each megabyte, at most.
+LINEAR = 1.3
+
+
+def play(caller: str, scene: Scene, seconds: float, url: str) -> dict[str, float]:
+    """One run in a process of its own."""
+    target = [url] if scene.transport == "http" else _floor(scene) if scene.transport == "stdio" else []
+    program = [sys.executable, str(HERE / "callers" / f"with_{caller}.py")]
+    words = [scene.transport, scene.era, scene.ask, str(scene.width), str(seconds), *target]
+    with tempfile.TemporaryFile() as said:
+        run = subprocess.run([*program, *words], stdout=subprocess.PIPE, stderr=said, timeout=PATIENCE, check=False)
+        if run.returncode:
+            said.seek(0)
+            raise RuntimeError(f"{caller} in {scene.name}: {said.read()[-2000:].decode(errors='replace')}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def _floor(scene: Scene) -> list[str]:
+    options = ["stdio", "style=inline", "stamped=1", f"megabytes={scene.megabytes}"]
+    return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
+
+
+def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """Everyone in every scene, in another order in every round."""
+    samples: dict[str, dict[str, list[dict[str, float]]]] = {scene.name: {} for scene in scenes}
+    webs = {
+        scene.megabytes: Running("floor-http", Setting("http", megabytes=scene.megabytes, stamped=True))
+        for scene in scenes
+        if scene.transport == "http"
+    }
+    try:
+        for turn in range(rounds):
+            parts = [(scene, caller) for scene in scenes for caller in who]
+            random.shuffle(parts)
+            for scene, caller in parts:
+                web = webs.get(scene.megabytes) if scene.transport == "http" else None
+                url = f"http://127.0.0.1:{web.port}/mcp" if web is not None else ""
+                samples[scene.name].setdefault(caller, []).append(play(caller, scene, seconds, url))
+            sys.stderr.write(f"round {turn + 1} of {rounds}\n")
+    finally:
+        for web in webs.values():
+            web.stop()
+    return {name: {caller: _figures(found) for caller, found in cast.items()} for name, cast in samples.items()}
+
+
+def _figures(samples: list[dict[str, float]]) -> dict[str, Any]:
+    costs = [one["cpu"] / one["calls"] * 1e6 for one in samples]
+    rates = [one["calls"] / one["seconds"] for one in samples]
+    return {"cpu_us": median(costs), "calls_s": median(rates), "samples": [round(cost, 1) for cost in costs]}
+
+
+def tell(results: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """The table, and which wishes came true."""
+    out = sys.stdout
+    for name, cast in results.items():
+        out.write(f"\n{name}\n  {'':12}{'CPU us/call':>12}{'to ours':>9}{'calls/s':>10}\n")
+        ours = cast.get("dovetail", {}).get("cpu_us")
+        for caller, one in sorted(cast.items(), key=lambda item: item[1]["cpu_us"]):
+            ratio = f"{one['cpu_us'] / ours:.1f}" if ours else ""
+            out.write(f"  {caller:12}{one['cpu_us']:12.1f}{ratio:>9}{one['calls_s']:10.0f}\n")
+    out.write("\n")
+    for name, ratio, wish, good in verdicts(results):
+        out.write(f"{name:32}{ratio:9.2f}   {wish:14}{'' if good else 'MISSED'}\n")
+
+
+def verdicts(results: dict[str, dict[str, dict[str, Any]]]) -> list[tuple[str, float, str, bool]]:
+    """Every ratio there is a wish for."""
+    found: list[tuple[str, float, str, bool]] = []
+    for name, cast in results.items():
+        scene = SCENES[name]
+        if scene.ask == "echo" and {"dovetail", "mcp"} <= cast.keys():
+            ratio, wish = cast["mcp"]["cpu_us"] / cast["dovetail"]["cpu_us"], WISHES[scene.transport]
+            found.append((f"{name}:mcp", ratio, f"at least {wish}", ratio >= wish))
+    for transport in ("stdio", "http"):
+        small, large = (results.get(f"{transport}-{size}MB", {}).get("dovetail") for size in (1, 20))
+        if small and large:
+            ratio = large["cpu_us"] / small["cpu_us"] / 20
+            found.append((f"{transport}: 20 MB to 1 MB", ratio, f"at most {LINEAR}", ratio <= LINEAR))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("scenes", nargs="*", metavar="scene", help=", ".join(SCENES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one run")
+    parser.add_argument("--who", default=",".join(CALLERS))
+    given = parser.parse_args()
+    unknown = set(given.scenes) - SCENES.keys()
+    if unknown:
+        parser.error(f"no such scene: {', '.join(sorted(unknown))}")
+    scenes = [SCENES[name] for name in given.scenes or SCENES]
+    results = measure(scenes, given.who.split(","), given.rounds, given.seconds)
+    tell(results)
+    place = Path(HERE / "results" / f"clients-{time.strftime('%Y-%m-%dT%H%M')}.json")
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

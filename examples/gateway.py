@@ -1,0 +1,23 @@
+"""Several servers behind one: two of this process, and one that runs as a process of its own, each changed a little."""
+
+import sys
+from pathlib import Path
+
+import notes
+import weather
+
+from dovetail import Argument, Client, Server, Transform
+from dovetail.middleware import LogRequests, RateLimit
+
+HERE = Path(__file__).parent
+
+app = Server("gateway", middleware=[LogRequests(), RateLimit(50)])
+app.mount(notes.app, "notes", transforms={"erase": Transform(hide=True)})
+app.mount(
+    weather.app,
+    transforms={"forecast": Transform(name="tomorrow", arguments={"days": Argument(value=1)})},
+)
+app.mount(Client([sys.executable, str(HERE / "booking.py")]), "booking")
+
+if __name__ == "__main__":
+    app.run()

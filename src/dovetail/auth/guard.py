@@ -1,0 +1,183 @@
+"""Guard: the resource's side of authorization. From a request's credentials to a principal, or to a challenge.
+
+Pure: a flow that yields what is to be fetched. Also what the server says of itself to those who ask who guards it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from dovetail.auth.claims import Rejected, Unavailable
+from dovetail.auth.flow import Flow, Now
+from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
+from dovetail.auth.verify import Verifier, several
+from dovetail.errors import Denied
+from dovetail.protocol.principal import Principal
+from dovetail.wire.shape import Struct
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """What a guard looks at: a request without its body, and what this server is called."""
+
+    method: str
+    url: str  # as the client sees it
+    authorization: str | None = None
+    dpop: str | None = None
+    resource: str
+    metadata: str | None = None  # where the metadata of the resource can be fetched
+
+
+class Guard:
+    """Who is served, given as `Server(auth=...)`. A verifier alone is a guard with nothing else said.
+
+    verifiers: what knows tokens; one that knows the token is enough.
+    scopes: what every caller needs.
+    implied: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
+    authorization_servers: where clients get tokens; the verifiers' issuers unless you say otherwise.
+    scopes_supported: what the metadata names; `scopes` unless you say otherwise.
+    dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
+    dpop_nonces: whether proofs must repeat a nonce of ours.
+    show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
+        ask for these by calling.
+    """
+
+    def __init__(
+        self,
+        *verifiers: Verifier,
+        scopes: Sequence[str] = (),
+        implied: Mapping[str, Sequence[str]] | None = None,
+        authorization_servers: Sequence[str] | None = None,
+        scopes_supported: Sequence[str] | None = None,
+        dpop: bool = False,
+        dpop_nonces: bool = False,
+        show_locked: bool = False,
+    ) -> None:
+        if not verifiers:
+            raise ValueError("a Guard needs at least one verifier: JwtVerifier(...), IntrospectionVerifier(...)")
+        self.show_locked = show_locked
+        self._verifiers = verifiers
+        self._scopes = checked_scopes(scopes)
+        self._implied = {scope: checked_scopes(inner) for scope, inner in (implied or {}).items()}
+        issuers = [one.issuer for one in verifiers if one.issuer is not None]
+        self._servers = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
+        self._supported = self._scopes if scopes_supported is None else checked_scopes(scopes_supported)
+        self._dpop = dpop
+        self._possession = Possession(nonces=dpop_nonces)
+
+    def admit(self, head: Head) -> Flow[Principal]:
+        """Who is calling; Denied, with a challenge, if that is not known or not enough."""
+        scheme, token = self._credentials(head)
+        now: float = yield Now()
+        try:
+            if self._dpop and scheme != "dpop":
+                raise Rejected("only tokens bound to a key are accepted here")
+            principal = yield from self._verify(token, head.resource)
+            confirmed(principal.claims, self._prover(head, token, now) if scheme == "dpop" else None)
+        except UseNonce as exc:
+            raise self._denied(head, "use_dpop_nonce", str(exc), "dpop", nonce=self._possession.nonce(now)) from None
+        except Rejected as exc:
+            raise self._denied(head, "invalid_token", str(exc), scheme) from None
+        except Unavailable as exc:
+            # Not 401: the client would throw away a token that may well be good.
+            raise Denied(f"Try again later: {exc}", status=503) from None
+        principal = self._with_implied(principal)
+        if not principal.scopes.issuperset(self._scopes):
+            raise self._denied(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
+        return principal
+
+    def _prover(self, head: Head, token: str, now: float) -> str:
+        return self._possession.check(head.dpop, method=head.method, url=head.url, token=token, now=now)
+
+    def _credentials(self, head: Head) -> tuple[str, str]:
+        scheme, _, token = (head.authorization or "").partition(" ")
+        scheme, token = scheme.lower(), token.strip()
+        if scheme not in ("bearer", "dpop"):
+            raise self._denied(head)
+        if not _TOKEN.fullmatch(token):
+            raise self._denied(head, "invalid_request", "the credentials are malformed", scheme, status=400)
+        return scheme, token
+
+    def _verify(self, token: str, resource: str) -> Flow[Principal]:
+        """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
+        asked = [one for one in self._verifiers if one.speaks_of(token)]
+        problem: Exception = Rejected("the token is from nobody known here")
+        for verifier in asked:
+            try:
+                return (yield from verifier.verify(token, (resource,)))
+            except Rejected as exc:
+                problem = problem if isinstance(problem, Unavailable) else exc
+            except Unavailable as exc:
+                problem = exc
+        raise problem
+
+    def _with_implied(self, principal: Principal) -> Principal:
+        if not self._implied:
+            return principal
+        found, new = set(principal.scopes), list(principal.scopes)
+        while new:
+            inner = self._implied.get(new.pop(), ())
+            new += [one for one in inner if one not in found]
+            found.update(inner)
+        return principal.with_scopes(found)
+
+    def _denied(
+        self,
+        head: Head,
+        error: str | None = None,
+        words: str | None = None,
+        scheme: str = "bearer",
+        *,
+        status: int = 401,
+        nonce: str | None = None,
+    ) -> Denied:
+        """spec: authorization#error-handling, authorization#scope-selection-strategy"""
+        bound = self._dpop or scheme == "dpop"
+        said = {
+            "error": error,
+            "error_description": words,
+            "scope": " ".join(self._scopes) or None,
+            "resource_metadata": head.metadata,
+            "algs": " ".join(ALGORITHMS) if bound else None,
+        }
+        named = ", ".join(f'{name}="{value}"' for name, value in said.items() if value is not None)
+        challenge = f"{'DPoP' if bound else 'Bearer'} {named}".strip()
+        message = "Authentication is required" if words is None else f"Not served: {words}"
+        return Denied(message, status=status, challenge=challenge, nonce=nonce)
+
+    def document(self, resource: str) -> dict[str, Any]:
+        """What this server says of itself. RFC 9728, section 2"""
+        said: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
+        if self._servers:
+            said["authorization_servers"] = self._servers
+        if self._supported:
+            said["scopes_supported"] = list(self._supported)
+        said["dpop_signing_alg_values_supported"] = list(ALGORITHMS)
+        if self._dpop:
+            said["dpop_bound_access_tokens_required"] = True
+        return said
+
+
+def guard_for(auth: Any) -> Guard:
+    """The guard an author means: one, a verifier, or several of these."""
+    if isinstance(auth, Guard):
+        return auth
+    verifiers = list(auth) if isinstance(auth, list | tuple) else [auth]
+    for one in verifiers:
+        if not callable(getattr(one, "verify", None)) or not hasattr(one, "issuer"):
+            raise TypeError(
+                "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
+                f"verifiers, not {type(one).__name__}"
+            )
+    return Guard(*verifiers)
+
+
+def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
+    """Scopes as an author gives them, each one a word that can stand in a challenge."""
+    found = several(scopes if isinstance(scopes, str) else tuple(scopes))
+    for one in found:
+        if not _SCOPE.fullmatch(one):
+            raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,1 @@
+"""An authorization server for development and small installations, as pure flows: a request in, a response out."""

@@ -1,0 +1,178 @@
+"""Who may ask for tokens: known clients, those described by their own document, and those that register themselves.
+
+What decides where a code is sent is the redirect URI, so those are looked at closely: nothing a browser would run, no
+plain http but on the user's own machine, nothing that could be read in two ways. spec: client-registration
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.server.store import Client
+from dovetail.auth.server.web import mark
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
+GRANTS: Final = ("authorization_code", "refresh_token")
+
+_MOST_URIS: Final = 5
+_LONGEST_URI: Final = 2048
+_LONGEST_NAME: Final = 128
+_UNFIT: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
+_OWN_SCHEME: Final = re.compile(r"[a-z][a-z0-9+\-]*(\.[a-z0-9+\-]+)+")  # RFC 8252, section 7.1: a domain reversed
+
+
+class BadClient(Exception):
+    """What a client says of itself will not do; `error` is OAuth's word for it."""
+
+    def __init__(self, words: str, error: str = "invalid_client_metadata") -> None:
+        super().__init__(words)
+        self.error = error
+
+
+def check_redirect(uri: Any) -> str:
+    """A redirect URI a code may be sent to; BadClient if not."""
+    if not isinstance(uri, str) or not uri or len(uri) > _LONGEST_URI or _UNFIT.search(uri):
+        raise BadClient("a redirect URI is not a plain address", "invalid_redirect_uri")
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError:
+        raise BadClient("a redirect URI is not an address", "invalid_redirect_uri") from None
+    if "#" in uri or parts.username is not None or parts.password is not None:
+        raise BadClient("a redirect URI has a fragment or credentials in it", "invalid_redirect_uri")
+    local = parts.scheme == "http" and parts.hostname in LOOPBACK
+    web = parts.scheme == "https" and bool(parts.hostname)
+    own = _OWN_SCHEME.fullmatch(parts.scheme) is not None
+    if not (local or web or own):
+        raise BadClient(
+            "a redirect URI must be https, http on the user's own machine, or of a scheme of the application's own",
+            "invalid_redirect_uri",
+        )
+    return uri
+
+
+def redirect_of(client: Client, asked: str | None) -> str | None:
+    """The registered redirect URI that is meant; None if there is none. On loopback the port may be another.
+
+    Compared as text, or in every part but the port. RFC 8252, section 7.3
+    """
+    if asked is None:
+        return client.redirect_uris[0] if len(client.redirect_uris) == 1 else None
+    if asked in client.redirect_uris:
+        return asked
+    try:
+        check_redirect(asked)
+    except BadClient:
+        return None
+    ours = _but_port(asked)
+    return asked if ours is not None and any(_but_port(one) == ours for one in client.redirect_uris) else None
+
+
+def _but_port(uri: str) -> tuple[str | None, str, str] | None:
+    parts = urlsplit(uri)
+    if parts.scheme != "http" or parts.hostname not in LOOPBACK:
+        return None
+    return parts.hostname, parts.path, parts.query
+
+
+def is_local(uri: str) -> bool:
+    """Whether a redirect stays on the user's own machine, where any program may be listening."""
+    parts = urlsplit(uri)
+    return parts.scheme not in ("http", "https") or parts.hostname in LOOPBACK
+
+
+def registered(said: Mapping[str, Any]) -> tuple[Client, str | None]:
+    """The client that registers itself with this, and its secret if it gets one. RFC 7591"""
+    uris, method = _uris(said), said.get("token_endpoint_auth_method", "none")
+    if method not in METHODS:
+        raise BadClient(f"token_endpoint_auth_method must be one of {', '.join(METHODS)}")
+    secret = None if method == "none" else secrets.token_urlsafe(32)
+    client = Client(
+        client_id=secrets.token_urlsafe(16),
+        client_name=_name(said),
+        redirect_uris=uris,
+        grant_types=_grants(said),
+        method=method,
+        secret_mark=None if secret is None else mark(secret),
+    )
+    return client, secret
+
+
+def told(client: Client, secret: str | None, now: float) -> dict[str, Any]:
+    """What a client is told after it registered."""
+    said: dict[str, Any] = {
+        "client_id": client.client_id,
+        "client_id_issued_at": int(now),
+        "client_name": client.client_name,
+        "redirect_uris": list(client.redirect_uris),
+        "grant_types": list(client.grant_types),
+        "response_types": ["code"],
+        "token_endpoint_auth_method": client.method,
+    }
+    return said if secret is None else said | {"client_secret": secret, "client_secret_expires_at": 0}
+
+
+def names_document(client_id: str) -> bool:
+    """Whether a client id is the address of a document about it."""
+    if not client_id.startswith("https://") or len(client_id) > _LONGEST_URI or _UNFIT.search(client_id):
+        return False
+    try:
+        parts = urlsplit(client_id)
+        _ = parts.port
+    except ValueError:
+        return False
+    plain = parts.username is None and parts.password is None and not parts.fragment
+    steps = parts.path.split("/")
+    return bool(parts.hostname) and plain and len(parts.path) > 1 and "." not in steps and ".." not in steps
+
+
+def described(client_id: str, answer: HttpAnswer) -> Client:
+    """The client whose document this is; BadClient if it is not, or says nothing usable.
+
+    spec: security-considerations#client-id-metadata-document-security
+    """
+    said = answer.json() if answer.status == 200 else None
+    if said is None:
+        raise BadClient("the client's document cannot be fetched", "invalid_client")
+    if said.get("client_id") != client_id:
+        raise BadClient("the client's document is about another client", "invalid_client")
+    if "client_secret" in said or said.get("token_endpoint_auth_method", "none") != "none":
+        raise BadClient("a client known by its document has no secret", "invalid_client")
+    name = _name(said)
+    if not name:
+        raise BadClient("the client's document does not name it", "invalid_client")
+    return Client(
+        client_id=client_id,
+        client_name=name,
+        redirect_uris=_uris(said, most=20),
+        grant_types=_grants(said),
+        by_document=True,
+    )
+
+
+def _uris(said: Mapping[str, Any], most: int = _MOST_URIS) -> tuple[str, ...]:
+    uris = said.get("redirect_uris")
+    if not isinstance(uris, list) or not 0 < len(uris) <= most:
+        raise BadClient(f"redirect_uris must be a list of one to {most}", "invalid_redirect_uri")
+    return tuple(check_redirect(one) for one in uris)
+
+
+def _name(said: Mapping[str, Any]) -> str:
+    name = said.get("client_name", "")
+    if not isinstance(name, str) or len(name.encode("utf-8", "replace")) > _LONGEST_NAME or not name.isprintable():
+        raise BadClient(f"client_name must be a printable text of at most {_LONGEST_NAME} bytes")
+    return name
+
+
+def _grants(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Grants this server does not have are left out: many clients name all they know."""
+    grants, responses = said.get("grant_types", ["authorization_code"]), said.get("response_types", ["code"])
+    if not isinstance(grants, list) or "authorization_code" not in grants:
+        raise BadClient("grant_types must include authorization_code")
+    if not isinstance(responses, list) or "code" not in responses:
+        raise BadClient("response_types must include code")
+    return tuple(one for one in GRANTS if one in grants)

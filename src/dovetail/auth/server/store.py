@@ -1,0 +1,126 @@
+"""What an authorization server remembers: values by kind and key, each until some time. Of secrets only their marks."""
+
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from dovetail.wire.shape import Struct, field
+
+T = TypeVar("T")
+
+_MOST: Final = 20_000  # of one kind; more than that is somebody trying
+
+
+class Full(Exception):
+    """There is no more room for things of this kind."""
+
+
+class Store(Protocol):
+    """Where it is remembered. A value whose time is over is not there."""
+
+    def get(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, if it is there."""
+        ...
+
+    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+        """Remember a value, instead of what was there; Full if there is no room."""
+        ...
+
+    def take(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, which is gone with that: of several who ask at once, one gets it."""
+        ...
+
+
+class Shelf:
+    """Everything in memory; gone with the process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, tuple[float, bytes]]] = {}
+
+    def get(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, if it is there."""
+        until, value = self._kept.get(kind, {}).get(key, (0.0, b""))
+        return value if now < until else None
+
+    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+        """Remember a value."""
+        kept = self._kept.setdefault(kind, {})
+        if len(kept) >= _MOST and key not in kept:
+            for one in [name for name, (end, _) in kept.items() if end <= now]:
+                del kept[one]
+            if len(kept) >= _MOST:
+                raise Full(kind)
+        kept[key] = (until, value)
+
+    def take(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, which is gone with that."""
+        until, value = self._kept.get(kind, {}).pop(key, (0.0, b""))
+        return value if now < until else None
+
+
+class Client(Struct, frozen=True, kw_only=True):
+    """A client as this server knows it."""
+
+    client_id: str
+    client_name: str = ""
+    redirect_uris: tuple[str, ...] = ()
+    grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
+    method: str = "none"  # how it proves who it is at the token endpoint
+    secret_mark: str | None = None
+    by_document: bool = False  # its id is the address of the document that describes it
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """An authorization request, from its arrival to the code."""
+
+    client_id: str
+    redirect_uri: str
+    state: str | None = None
+    challenge: str
+    resource: str
+    scopes: tuple[str, ...] = ()
+    browser: str  # the mark of the cookie of the browser it came by
+    csrf: str
+
+
+class Trip(Struct, frozen=True, kw_only=True):
+    """A consented request while its user is at the provider upstream."""
+
+    asked: Asked
+    verifier: str
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """What a user allowed a client: all tokens that come of it are one family, and end together."""
+
+    family: str
+    client_id: str
+    subject: str
+    resource: str
+    scopes: tuple[str, ...] = ()
+    claims: dict[str, Any] = field(default_factory=dict)
+    jkt: str | None = None  # the key its tokens are bound to
+    upstream: str | None = None  # the provider's tokens, sealed
+
+
+class Code(Struct, frozen=True, kw_only=True):
+    """A grant that waits to be fetched."""
+
+    grant: Grant
+    redirect_uri: str
+    challenge: str
+
+
+def pack(value: Struct) -> bytes:
+    """A value as it is stored."""
+    return msgspec.json.encode(value)
+
+
+def unpack(data: bytes | None, kind: type[T]) -> T | None:
+    """A stored value; None if there is none, or not of this kind."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,261 @@
+"""Providers upstream: those that let nobody register, put behind this server by one registration of its own.
+
+Plain facts about the known ones, and the flows to them. Their tokens never reach a client: what clients get is ours.
+"""
+
+import hashlib
+import secrets
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from dovetail.auth.documents import secure, server_document
+from dovetail.auth.flow import Flow, Now, get, post_form
+from dovetail.auth.login import Token
+from dovetail.auth.tokens import read_token
+from dovetail.errors import LoginFailed
+from dovetail.wire.shape import Struct, field, replace
+
+_CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """What has to be known of a provider."""
+
+    name: str
+    authorization_endpoint: str
+    token_endpoint: str
+    userinfo_endpoint: str
+    issuer: str | None = None  # checked where the provider names itself in its answer
+    subject: str = "sub"  # where its user document names the user, always the same way
+    scopes: tuple[str, ...] = ("openid",)
+    method: str = "client_secret_post"
+    extra: dict[str, str] = field(default_factory=dict)  # said at the authorization endpoint
+
+
+# Facts of the providers' own documentation. `{...}` is filled in by what `Upstream` is given.
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "github": {
+        "authorization_endpoint": "https://github.com/login/oauth/authorize",
+        "token_endpoint": "https://github.com/login/oauth/access_token",
+        "userinfo_endpoint": "https://api.github.com/user",
+        "subject": "id",
+        "scopes": ("read:user",),
+    },
+    "google": {
+        "issuer": "https://accounts.google.com",
+        "authorization_endpoint": "https://accounts.google.com/o/oauth2/v2/auth",
+        "token_endpoint": "https://oauth2.googleapis.com/token",
+        "userinfo_endpoint": "https://openidconnect.googleapis.com/v1/userinfo",
+        "scopes": ("openid", "email", "profile"),
+        "extra": {"access_type": "offline", "prompt": "consent"},
+    },
+    "entra": {
+        "authorization_endpoint": "https://login.microsoftonline.com/{tenant}/oauth2/v2.0/authorize",
+        "token_endpoint": "https://login.microsoftonline.com/{tenant}/oauth2/v2.0/token",
+        "userinfo_endpoint": "https://graph.microsoft.com/oidc/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "gitlab": {
+        "issuer": "https://gitlab.com",
+        "authorization_endpoint": "https://gitlab.com/oauth/authorize",
+        "token_endpoint": "https://gitlab.com/oauth/token",
+        "userinfo_endpoint": "https://gitlab.com/oauth/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "auth0": {
+        "authorization_endpoint": "https://{domain}/authorize",
+        "token_endpoint": "https://{domain}/oauth/token",
+        "userinfo_endpoint": "https://{domain}/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "okta": {
+        "issuer": "https://{domain}",
+        "authorization_endpoint": "https://{domain}/oauth2/v1/authorize",
+        "token_endpoint": "https://{domain}/oauth2/v1/token",
+        "userinfo_endpoint": "https://{domain}/oauth2/v1/userinfo",
+        "scopes": ("openid", "profile", "email", "offline_access"),
+    },
+    "keycloak": {
+        "issuer": "https://{domain}/realms/{realm}",
+        "authorization_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/auth",
+        "token_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/token",
+        "userinfo_endpoint": "https://{domain}/realms/{realm}/protocol/openid-connect/userinfo",
+        "scopes": ("openid", "profile", "email"),
+    },
+    "cognito": {
+        "authorization_endpoint": "https://{domain}/oauth2/authorize",
+        "token_endpoint": "https://{domain}/oauth2/token",
+        "userinfo_endpoint": "https://{domain}/oauth2/userInfo",
+        "scopes": ("openid", "profile", "email"),
+        "method": "client_secret_basic",
+    },
+}
+
+
+class Upstream:
+    """A provider whose users log in here, and the registration this server has there.
+
+    provider: one of the known ones, with what it needs (`tenant`, `domain`, `realm`); or a Provider of your own; or,
+        with `issuer`, any that publishes its metadata.
+    allow: called with what the provider says of a user; whoever it does not return True for is turned away.
+        Without it, everyone who has an account there may log in.
+    """
+
+    def __init__(
+        self,
+        provider: str | Provider | None = None,
+        *,
+        client_id: str,
+        client_secret: str,
+        issuer: str | None = None,
+        scopes: Sequence[str] | None = None,
+        allow: Callable[[Mapping[str, Any]], bool] | None = None,
+        **parts: str,
+    ) -> None:
+        if (provider is None) == (issuer is None):
+            raise ValueError("an Upstream is a known provider, or any other by its issuer")
+        self._provider = _known(provider, parts) if isinstance(provider, str) else provider
+        self._issuer = issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._scopes = None if scopes is None else tuple(scopes)
+        self._allow = allow
+
+    @property
+    def name(self) -> str:
+        """What users are told it is called."""
+        return self._provider.name if self._provider is not None else (self._issuer or "")
+
+    def provider(self) -> Flow[Provider]:
+        """The provider; found out once where only its issuer is given."""
+        if self._provider is None:
+            assert self._issuer is not None
+            found = yield from server_document(self._issuer)
+            if found is None or not (found.authorization_endpoint and found.token_endpoint and found.userinfo_endpoint):
+                raise LoginFailed("the provider publishes no metadata that can be used")
+            offered = found.token_endpoint_auth_methods_supported or ["client_secret_basic"]
+            post = "client_secret_post" in offered
+            self._provider = Provider(
+                name=self._issuer,
+                issuer=self._issuer,
+                authorization_endpoint=found.authorization_endpoint,
+                token_endpoint=found.token_endpoint,
+                userinfo_endpoint=found.userinfo_endpoint,
+                method="client_secret_post" if post else "client_secret_basic",
+            )
+        if not all(map(secure, (self._provider.token_endpoint, self._provider.userinfo_endpoint))):
+            raise LoginFailed("the provider's endpoints are not https")
+        return self._provider
+
+    def leave(self, callback: str, state: str, challenge: str) -> Flow[str]:
+        """Where the user's browser is sent."""
+        provider = yield from self.provider()
+        fields = provider.extra | {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": callback,
+            "scope": " ".join(self._scopes if self._scopes is not None else provider.scopes),
+            "state": state,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        endpoint = provider.authorization_endpoint
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}"
+
+    def arrive(
+        self, fields: Mapping[str, str], callback: str, verifier: str
+    ) -> Flow[tuple[str, dict[str, Any], Token]]:
+        """Who came back: subject, what is known of them, and the provider's tokens. LoginFailed if nobody did."""
+        provider = yield from self.provider()
+        if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
+            raise LoginFailed("the answer comes from another provider")
+        form = {
+            "grant_type": "authorization_code",
+            "code": fields.get("code", ""),
+            "redirect_uri": callback,
+            "code_verifier": verifier,
+        }
+        token = yield from self._token(provider, form)
+        headers = {"authorization": f"Bearer {token.access_token}"}
+        answer = yield from get(provider.userinfo_endpoint, headers)
+        said = answer.json() if answer.status == 200 else None
+        subject = said.get(provider.subject) if said is not None else None
+        if said is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
+            raise LoginFailed("the provider does not say who logged in")
+        if self._allow is not None and self._allow(said) is not True:
+            raise LoginFailed("this account may not use this server")
+        claims = {name: said[name] for name in _CLAIMS if isinstance(said.get(name), str)}
+        return f"{provider.name}:{subject}", claims, token
+
+    def renew(self, token: Token) -> Flow[Token | None]:
+        """A fresh token of the provider's; None if it gives none."""
+        if token.refresh_token is None:
+            return None
+        provider = yield from self.provider()
+        form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
+        try:
+            fresh = yield from self._token(provider, form)
+        except LoginFailed:
+            return None
+        return fresh if fresh.refresh_token is not None else replace(fresh, refresh_token=token.refresh_token)
+
+    def _token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
+        headers: dict[str, str] = {}
+        if provider.method == "client_secret_basic":
+            pair = f"{quote(self._client_id, safe='')}:{quote(self._client_secret, safe='')}"
+            headers["authorization"] = "Basic " + b64encode(pair.encode()).decode("ascii")
+        else:
+            form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
+        answer = yield from post_form(provider.token_endpoint, form, headers)
+        if answer.status != 200:
+            raise LoginFailed("the provider gave no token")
+        now: float = yield Now()
+        return read_token(answer, now)
+
+
+def _known(name: str, parts: Mapping[str, str]) -> Provider:
+    preset = PRESETS.get(name)
+    if preset is None:
+        raise ValueError(f"provider must be one of {', '.join(PRESETS)}, or a Provider, not {name!r}")
+    try:
+        facts: dict[str, Any] = {
+            key: value.format(**parts) if isinstance(value, str) else value for key, value in preset.items()
+        }
+    except KeyError as exc:
+        raise ValueError(f"the provider {name} needs {exc.args[0]}=") from None
+    return Provider(name=name, **facts)
+
+
+class Vault:
+    """Seals what must not be read where it is stored: the provider's tokens, the signing key."""
+
+    def __init__(self, secret: str | bytes | None) -> None:
+        material = secret.encode() if isinstance(secret, str) else secret
+        if material is not None and len(material) < 16:
+            raise ValueError("a secret needs at least 16 bytes")
+        self._key = (
+            secrets.token_bytes(32) if material is None else hashlib.sha256(b"dovetail vault " + material).digest()
+        )
+
+    def seal(self, value: Any, about: str) -> str:
+        """A text only this vault reads back, and only about the same."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = secrets.token_bytes(12)
+        sealed = AESGCM(self._key).encrypt(nonce, msgspec.json.encode(value), about.encode())
+        return urlsafe_b64encode(nonce + sealed).decode("ascii")
+
+    def open(self, sealed: str, about: str) -> bytes | None:
+        """What was sealed; None if it was not, or about something else."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            raw = urlsafe_b64decode(sealed)
+            return AESGCM(self._key).decrypt(raw[:12], raw[12:], about.encode())
+        except (InvalidTag, ValueError):
+            return None

@@ -1,0 +1,246 @@
+"""Verifiers: what makes a principal of a token. By its signature, by asking its issuer, or by a list for tests.
+
+As flows: they yield what is to be fetched and are sent the answer; they read no clock and open no connection. Whatever
+cannot be checked is refused.
+"""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from dovetail.auth import keys as signing
+from dovetail.auth.claims import Rejected, Unavailable, check, principal_of
+from dovetail.auth.documents import secure, server_document
+from dovetail.auth.flow import Alone, Flow, Now, get, post_form
+from dovetail.auth.keys import ASYMMETRIC, Keys
+from dovetail.errors import LoginFailed
+from dovetail.protocol.principal import Principal
+
+SCOPE_CLAIMS: Final = ("scope", "scp")
+
+_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # RFC 9068, and what came before it
+_PACE: Final = 30.0  # seconds between two looks for a key that is not there
+_FRESH: Final = 600.0  # keys are looked at again after
+_KEPT: Final = 3600.0  # and not used any more when that failed for
+_REMEMBERED: Final = 1024  # tokens found good
+_REMEMBERED_FOR: Final = 60.0
+
+
+class Verifier(Protocol):
+    """What a guard asks about a token."""
+
+    @property
+    def issuer(self) -> str | None:
+        """Who issues such tokens, if clients can find them there."""
+        ...
+
+    def speaks_of(self, token: str) -> bool:
+        """Whether a token looks like one of its own."""
+        ...
+
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
+        """Who the token speaks for; Rejected or Unavailable if nobody. The resource is what this server is called."""
+        ...
+
+
+class JwtVerifier:
+    """Tokens that are JWTs of one issuer, checked by its public keys.
+
+    issuer: as it stands in the tokens. Its metadata says where its keys are, unless you do.
+    audience: what tokens must be for; the server's own address, unless you say otherwise.
+    jwks_url, keys: where the keys are, or the keys: a JWK set or PEM texts.
+    algorithms: which signatures are accepted; never a shared secret.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        audience: str | Sequence[str] | None = None,
+        jwks_url: str | None = None,
+        keys: Any = None,
+        algorithms: Sequence[str] = ASYMMETRIC,
+        scope_claims: Sequence[str] = SCOPE_CLAIMS,
+        leeway: float = 30.0,
+    ) -> None:
+        if not issuer:
+            raise ValueError("a JwtVerifier needs the issuer of its tokens")
+        if jwks_url is not None and not secure(jwks_url):
+            raise ValueError("jwks_url must be https: whoever can change the keys can make tokens")
+        self.issuer = issuer
+        self._audience = several(audience)
+        self._jwks_url = jwks_url
+        self._fixed = None if keys is None else signing.given(keys)
+        self._algorithms = signing.allowed(algorithms)
+        self._scope_claims = several(scope_claims) or SCOPE_CLAIMS
+        self._leeway = leeway
+        self._found: Keys = []
+        self._found_at: float | None = None
+        self._looked_at: float | None = None
+        self._good: dict[bytes, tuple[float, float, Principal]] = {}
+
+    def speaks_of(self, token: str) -> bool:
+        """Whether it says that this issuer made it."""
+        try:
+            return signing.unverified(token).get("iss") == self.issuer
+        except Rejected:
+            return False
+
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
+        """Who the token speaks for."""
+        now: float = yield Now()
+        audience = self._audience or tuple(resource)
+        mark = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
+        known = self._good.get(mark)
+        if known is not None and now < known[0] and now < known[1] + self._leeway:
+            return known[2]
+        header = signing.head(token)
+        if str(header.get("typ", "")).lower() not in _TYPES:
+            raise Rejected("the token is not an access token")
+        signed_by = yield from self._keys(header, now)
+        claims = signing.verified(token, signed_by, header["alg"])
+        check(claims, issuer=self.issuer, audience=audience, now=now, leeway=self._leeway)
+        principal = principal_of(claims, self.issuer, self._scope_claims)
+        if len(self._good) >= _REMEMBERED:
+            self._good.clear()
+        self._good[mark] = (now + _REMEMBERED_FOR, float(claims["exp"]), principal)
+        return principal
+
+    def _keys(self, header: Mapping[str, Any], now: float) -> Flow[Keys]:
+        if self._fixed is not None:
+            return _some(signing.fitting(self._fixed, header, self._algorithms))
+        found = signing.fitting(self._usable(now), header, self._algorithms)
+        if found and self._found_at is not None and now < self._found_at + _FRESH:
+            return found
+        yield Alone()
+        if self._looked_at is None or now >= self._looked_at + _PACE:
+            self._looked_at = now
+            yield from self._look(now)
+        found = signing.fitting(self._usable(now), header, self._algorithms)
+        if not found and self._found_at != self._looked_at:
+            raise Unavailable("the keys of the issuer cannot be fetched")
+        return _some(found)
+
+    def _usable(self, now: float) -> Keys:
+        return self._found if self._found_at is not None and now < self._found_at + _KEPT else []
+
+    def _look(self, now: float) -> Flow[None]:
+        """Fetch the keys; what was known before stays, for a while, if that fails."""
+        url = self._jwks_url or (yield from self._place())
+        answer = (yield from get(url)) if url is not None else None
+        document = answer.json() if answer is not None and answer.status == 200 else None
+        try:
+            self._found = signing.read(document or {})
+        except ValueError:
+            return
+        self._found_at = now
+        self._good.clear()  # a key that is gone takes its tokens with it
+
+    def _place(self) -> Flow[str | None]:
+        try:
+            server = yield from server_document(self.issuer)
+        except LoginFailed:
+            return None
+        url = server.jwks_uri if server is not None else None
+        return url if url is not None and secure(url) else None
+
+
+class IntrospectionVerifier:
+    """Tokens that only their issuer understands: it is asked about each. RFC 7662
+
+    A token that was revoked is refused from then on; `remember` saves asking, for that many seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        client_id: str,
+        client_secret: str,
+        issuer: str | None = None,
+        audience: str | Sequence[str] | None = None,
+        scope_claims: Sequence[str] = SCOPE_CLAIMS,
+        remember: float = 0.0,
+        leeway: float = 30.0,
+    ) -> None:
+        if not secure(endpoint):
+            raise ValueError("the endpoint must be https: tokens travel there")
+        self.issuer = issuer
+        self._endpoint = endpoint
+        pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
+        self._credentials = "Basic " + b64encode(pair.encode()).decode("ascii")
+        self._audience = several(audience)
+        self._scope_claims = several(scope_claims) or SCOPE_CLAIMS
+        self._remember = remember
+        self._leeway = leeway
+        self._good: dict[bytes, tuple[float, Principal]] = {}
+
+    def speaks_of(self, token: str) -> bool:
+        """Any token may be one."""
+        return True
+
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
+        """Who the token speaks for."""
+        now: float = yield Now()
+        audience = self._audience or tuple(resource)
+        mark = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
+        known = self._good.get(mark)
+        if known is not None and now < known[0]:
+            return known[1]
+        form = {"token": token, "token_type_hint": "access_token"}
+        answer = yield from post_form(self._endpoint, form, {"authorization": self._credentials})
+        claims = answer.json()
+        if answer.status != 200 or claims is None:
+            raise Unavailable("the issuer cannot be asked about the token")
+        if claims.get("active") is not True:
+            raise Rejected("the token is not active")
+        # An issuer that says neither who nor until when has still said that the token is active now.
+        said = {"exp": now + 1.0, **claims}
+        check(said, issuer=self.issuer if "iss" in claims else None, audience=audience, now=now, leeway=self._leeway)
+        principal = principal_of(claims, self.issuer or self._endpoint, self._scope_claims)
+        if self._remember:
+            if len(self._good) >= _REMEMBERED:
+                self._good.clear()
+            self._good[mark] = (min(now + self._remember, said["exp"] + self._leeway), principal)
+        return principal
+
+
+class StaticTokens:
+    """Tokens written down beforehand, for tests and for a few programs of your own: token to principal, or its name."""
+
+    issuer: str | None = None
+
+    def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
+        # Looked up by digest: how long that takes says nothing about a token.
+        self._known = {
+            _digest(token): who if isinstance(who, Principal) else Principal(who) for token, who in tokens.items()
+        }
+
+    def speaks_of(self, token: str) -> bool:
+        """Whether it is one of them."""
+        return _digest(token) in self._known
+
+    def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
+        """Who the token speaks for."""
+        yield Now()
+        found = self._known.get(_digest(token))
+        if found is None:
+            raise Rejected("the token is not known")
+        return found
+
+
+def several(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One text or many, as many."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _some(found: Keys) -> Keys:
+    if not found:
+        raise Rejected("the token is signed with a key its issuer does not have")
+    return found
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

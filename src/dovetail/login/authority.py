@@ -1,0 +1,241 @@
+"""AuthorizationServer: the authorization server as an ASGI application. Thin: reads a request, runs a flow, answers.
+
+For development and small installations; beside the server it guards, or by itself.
+"""
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from dovetail.auth.flow import Flow, SignIn
+from dovetail.auth.server.authority import METADATA, Authority, Settings
+from dovetail.auth.server.issuing import Issuing, OwnTokens
+from dovetail.auth.server.store import Client, Shelf, Store
+from dovetail.auth.server.upstream import Upstream, Vault
+from dovetail.auth.server.web import Request, Response, failure
+from dovetail.login.errands import Errands
+from dovetail.login.sqlite import SqliteStore
+from dovetail.login.web import is_public
+from dovetail.protocol.http import LOOPBACK, Gate, Refusal, collect
+from dovetail.protocol.principal import Principal
+
+log = logging.getLogger("dovetail")
+
+Users = Mapping[str, str] | Callable[[str, str], Any]
+Scope = dict[str, Any]
+
+_BODY: Final = 64 * 1024
+_BODY_TIME: Final = 10.0
+_CLIENT_DOCUMENT: Final = 5 * 1024  # as the document's own specification advises
+_DEVELOPER: Final = "developer"
+
+
+class AuthorizationServer:
+    """An authorization server of your own.
+
+    issuer: its address, exactly as clients will see it; https, or http on this machine.
+    users: names and passwords, or a function of both (plain or async) that returns the user's subject or None. Without
+        any, and without `upstream`, everyone on this machine is one development user.
+    upstream: a provider whose users log in here instead.
+    resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
+    scopes: what can be asked for; anything unless you say otherwise.
+    clients: those you know; others bring their document or register themselves, unless `registration` is False.
+    store: a path for a SQLite file; in memory unless you say otherwise.
+    secret: seals what is stored, at least 16 bytes; needed with a file.
+    askers: resource servers that may ask about tokens, with their secrets.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        users: Users | None = None,
+        upstream: Upstream | None = None,
+        resources: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        clients: Sequence[Client] = (),
+        registration: bool = True,
+        registrations: int = 10,
+        trusts: Callable[[str], bool] | None = None,
+        store: str | Path | Store | None = None,
+        secret: str | bytes | None = None,
+        askers: Mapping[str, str] | None = None,
+        name: str | None = None,
+        access_time: float = 900.0,
+        refresh_time: float = 30 * 86400.0,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
+        parts = urlsplit(issuer)
+        local = parts.hostname in LOOPBACK
+        _check_issuer(issuer, local=local)
+        if users is not None and upstream is not None:
+            raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
+        if users is None and upstream is None:
+            if not local:
+                raise ValueError("beyond this machine users must log in: pass users= or upstream=")
+            log.warning("authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPER)
+        if isinstance(store, str | Path):
+            if secret is None:
+                raise ValueError("what is stored in a file is sealed: pass secret=, and keep it elsewhere")
+            store = SqliteStore(store)
+        self._store: Store = store or Shelf()
+        self._threaded = isinstance(self._store, SqliteStore)
+        self._users = users
+        vault = Vault(secret)
+        self._issuing = Issuing(issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time)
+        settings = Settings(
+            issuer=issuer,
+            name=name or parts.netloc,
+            resources=tuple(resources),
+            scopes=tuple(scopes),
+            clients=tuple(clients),
+            registration=registration,
+            registrations=registrations,
+            trusts=trusts,
+            passwords=users is not None,
+            user=_DEVELOPER if users is None and upstream is None else None,
+            askers=dict(askers or {}),
+        )
+        self._authority = Authority(settings, self._store, self._issuing, upstream, vault)
+        self._path = parts.path.rstrip("/")
+        self._resources = tuple(resources)
+        self._gate = Gate(allowed_hosts, (), issuer)
+        self._errands = Errands(strangers=is_public, stranger_size=_CLIENT_DOCUMENT, grant=self._grant)
+
+    # For servers of the same process
+
+    def verifier(self, audience: Sequence[str] = ()) -> OwnTokens:
+        """What a guarded server of the same process is given as `auth`: revoked tokens end at once."""
+        return OwnTokens(self._issuing, (audience,) if isinstance(audience, str) else audience)
+
+    async def upstream_token(self, principal: Principal | None) -> str | None:
+        """The provider's own token of a caller, renewed if need be: to call the provider's API in their name.
+
+        For the server alone: it must never reach a client.
+        """
+        family = principal.claims.get("sid") if principal is not None else None
+        return None if not isinstance(family, str) else await self._run(self._authority.upstream_token(family))
+
+    def beside(self, application: Any) -> Any:
+        """One ASGI application of this and another, such as `app.asgi()`: what is not for this is for that."""
+
+        async def both(scope: Scope, receive: Any, send: Any) -> None:
+            mine = scope["type"] == "http" and self._authority.serves(self._relative(scope))
+            await (self if mine else application)(scope, receive, send)
+
+        return both
+
+    # ASGI
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        try:
+            response = await self._answer(scope, receive)
+        except Refusal as refusal:
+            response = failure("invalid_request", refusal.message, refusal.status)
+        except Exception as exc:
+            log.error(
+                "authorization server: %s %s failed: %s",
+                scope["method"],
+                scope["path"][:64],
+                type(exc).__name__,
+                exc_info=exc,
+            )
+            response = failure("server_error", "the server's log says why", 500)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        headers.append((b"content-length", b"%d" % len(response.body)))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+    async def _answer(self, scope: Scope, receive: Any) -> Response:
+        collected = collect(scope["headers"])
+        server = scope.get("server")
+        self._gate.check(
+            {name: value for name, value in collected.items() if name == b"host"}, server[0] if server else None
+        )
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in collected.items()}
+        client = scope.get("client")
+        request = Request(
+            method="GET" if scope["method"] == "HEAD" else scope["method"],
+            path=self._relative(scope),
+            query=scope.get("query_string", b"").decode("latin-1"),
+            headers=headers,
+            body=await _body(receive),
+            address=client[0] if client else "",
+        )
+        return await self._run(self._authority.handle(request))
+
+    def _relative(self, scope: Scope) -> str:
+        """The path below the issuer; its metadata also where the root of the origin has it. RFC 8414, section 3.1"""
+        path, root = "/" + scope["path"].strip("/"), (scope.get("root_path") or "").rstrip("/")
+        if path == METADATA + self._path:
+            return METADATA
+        for prefix in (self._path, root):
+            if prefix and path.startswith(prefix + "/"):
+                return path.removeprefix(prefix)
+        return path
+
+    async def _run(self, flow: Flow[Any]) -> Any:
+        return await self._errands.run(flow, threaded=self._threaded)
+
+    async def _grant(self, wish: Any) -> str | None:
+        """The subject of a user, if the password is theirs."""
+        assert isinstance(wish, SignIn)
+        users = self._users
+        if isinstance(users, Mapping):
+            known = users.get(wish.name, secrets.token_urlsafe(16))
+            return wish.name if secrets.compare_digest(known.encode(), wish.password.encode()) else None
+        if users is None:
+            return None
+        if inspect.iscoroutinefunction(users):
+            found = await users(wish.name, wish.password)
+        else:
+            found = await asyncio.to_thread(users, wish.name, wish.password)
+        return found if isinstance(found, str) and found else None
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        while (await receive())["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def close(self) -> None:
+        """Let go of connections and of the file."""
+        await self._errands.close()
+        if isinstance(self._store, SqliteStore):
+            self._store.close()
+
+
+def _check_issuer(issuer: str, *, local: bool) -> None:
+    parts = urlsplit(issuer)
+    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+        raise ValueError("issuer must be an https URL, or http on this machine")
+    if not parts.hostname or parts.query or parts.fragment or "#" in issuer or parts.username is not None:
+        raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
+
+
+async def _body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:
+    body, more = b"", True
+    try:
+        async with asyncio.timeout(_BODY_TIME):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "the connection closed before the body was complete")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(body) > _BODY:
+                    raise Refusal(413, f"the body may be at most {_BODY} bytes")
+    except TimeoutError:
+        raise Refusal(408, "the body took too long") from None
+    return body

@@ -1,0 +1,77 @@
+"""Porter: stands at the door of a guarded server. Has the guard's flows run, and gives out the server's metadata."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from dovetail.auth.guard import Guard, Head, guard_for
+from dovetail.auth.place import Place, host_name, public, seen
+from dovetail.login.errands import Errands
+from dovetail.protocol.http import Refusal
+from dovetail.protocol.principal import Principal
+from dovetail.transports.request import Request
+from dovetail.wire.codec import encode
+
+_WELL_KNOWN: Final = "/.well-known/"
+
+
+class Porter:
+    """The guard of one endpoint, at work."""
+
+    def __init__(self, guard: Guard, path: str, public_url: str | None) -> None:
+        self._guard = guard
+        self._path = "/" + path.strip("/")
+        self._place = None if public_url is None else public(public_url, self._path)
+        self._errands = Errands()
+
+    def document(self, path: str, request: Request) -> bytes | None:
+        """The metadata, at the paths where clients look for it."""
+        scope = request.scope
+        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in (scope.get("root_path") or ""):
+            return None
+        place = self._placed(request)
+        whole = "/" + scope["path"].strip("/")
+        if not (place.describes(path) or place.describes(whole)):
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
+        return encode(self._guard.document(place.resource))
+
+    async def identify(self, path: str, request: Request) -> Principal:
+        """Who is calling."""
+        place = self._placed(request)
+        request.metadata = place.metadata
+        head = Head(
+            method=request.method,
+            url=place.at(path),
+            authorization=_text(request.headers.get(b"authorization")),
+            dpop=_text(request.headers.get(b"dpop")),
+            resource=place.resource,
+            metadata=place.metadata,
+        )
+        return await self._errands.run(self._guard.admit(head))
+
+    def _placed(self, request: Request) -> Place:
+        if self._place is not None:
+            return self._place
+        scope = request.scope
+        server = scope.get("server") or (None, None)
+        host = host_name(request.headers.get(b"host", b""))
+        return seen(scope.get("scheme", "http"), host, server[1], scope.get("root_path") or "", self._path)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._errands.close()
+
+
+def porter_for(auth: Any, path: str, public_url: str | None, allowed_hosts: Collection[str]) -> Porter:
+    """The porter for what an author gave as `auth`."""
+    if public_url is None and allowed_hosts:
+        raise ValueError(
+            "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
+            "beside, allowed_hosts="
+        )
+    return Porter(guard_for(auth), path, public_url)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

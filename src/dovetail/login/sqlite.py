@@ -1,0 +1,65 @@
+"""SqliteStore: what an authorization server remembers, in a file that survives it and that several processes share."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Final
+
+from dovetail.auth.server.store import Full
+
+_MOST: Final = 100_000  # of one kind
+_PURGE: Final = 200  # writes between two looks for what is over
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS kept (
+    kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (kind, key)
+) WITHOUT ROWID
+"""
+
+
+class SqliteStore:
+    """One file, readable by its owner alone."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._lock = threading.Lock()
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        self._base = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute("PRAGMA synchronous = FULL")
+        self._base.execute(_SCHEMA)
+        self._writes = 0
+
+    def get(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, if it is there."""
+        with self._lock:
+            found = self._base.execute(
+                "SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)
+            ).fetchone()
+        return None if found is None or found[1] <= now else found[0]
+
+    def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+        """Remember a value."""
+        with self._lock:
+            self._writes += 1
+            if self._writes % _PURGE == 1:
+                self._base.execute("DELETE FROM kept WHERE until <= ?", (now,))
+                count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
+                if count >= _MOST:
+                    self._writes -= 1
+                    raise Full(kind)
+            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
+
+    def take(self, kind: str, key: str, now: float) -> bytes | None:
+        """The value, which is gone with that; of several processes one gets it."""
+        statement = "DELETE FROM kept WHERE kind = ? AND key = ? RETURNING value, until"
+        with self._lock:
+            found = self._base.execute(statement, (kind, key)).fetchone()
+        return None if found is None or found[1] <= now else found[0]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._base.close()

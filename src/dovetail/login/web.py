@@ -1,0 +1,95 @@
+"""The HTTP calls of a login: small, soon over, never redirected, and within what the server's place allows.
+
+Documents are fetched only from places the server itself could be asked to name: never from this machine or network on
+behalf of a public server, and never in the clear where the server is not.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from dovetail.auth.documents import secure, web_address
+from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.errors import TransportError
+from dovetail.protocol.limits import FetchLimits
+from dovetail.transports.fetch import Fetcher
+
+_DOCUMENT: Final = 256 * 1024
+_DOCUMENT_TIME: Final = 5.0
+_TOKEN_TIME: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
+
+_LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
+_LOCAL_ENDINGS: Final = (".localhost", ".local", ".internal")
+_GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Web:
+    """The web as far as the server at a URL may send us about in it; for one login."""
+
+    def __init__(self, url: str, local: bool | None, make_fetcher: Callable[..., Fetcher]) -> None:
+        parts = urlsplit(url)
+        self._clear = parts.scheme == "http"
+        self._local = is_local(parts.hostname or "") if local is None else local
+        screen = None if self._local else is_public
+        self._fetcher = make_fetcher(limits=FetchLimits(body=_DOCUMENT), screen=screen)
+
+    async def call(self, call: HttpCall) -> HttpAnswer:
+        """The answer; status 0 where there is none, or none may be asked for."""
+        if not self._allowed(call.url):
+            return HttpAnswer(0)
+        return await answered(self._fetcher, call)
+
+    def _allowed(self, url: str) -> bool:
+        parts = web_address(url)
+        if parts is None or not (self._clear or secure(url)):
+            return False
+        # Addresses are screened when they are connected to; but a proxy would connect to a name by itself.
+        return self._local or not is_local(parts.hostname or "")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._fetcher.close()
+
+
+async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
+    """What comes back for a call; status 0 where nothing does that can be read."""
+    headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
+    try:
+        async with asyncio.timeout(_DOCUMENT_TIME if call.method == "GET" else _TOKEN_TIME):
+            reply = await fetcher.fetch(call.method, call.url, headers, call.body)
+            body = await reply.read()
+    except (TransportError, TimeoutError, ValueError):
+        return HttpAnswer(0)
+    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
+    return HttpAnswer(reply.status, found, body)
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is of the internet at large: not of this machine, this network, or a tunnel into them."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    if inner is None and ip in _NAT64:
+        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if inner is not None:
+        return is_public(str(inner))
+    return ip in _GLOBAL_UNICAST and ip.is_global
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is named as one of this machine or network, so that its documents may be there too."""
+    name = host.lower().rstrip(".")
+    if name in _LOCAL_NAMES or name.endswith(_LOCAL_ENDINGS):
+        return True
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return not is_public(name)
+    return "." not in name

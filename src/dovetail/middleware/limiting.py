@@ -1,0 +1,76 @@
+"""RateLimit: so many requests in so much time for each caller; one bucket of tokens each."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from dovetail.errors import Busy
+from dovetail.middleware.seeing import whose
+from dovetail.protocol.around import Call
+from dovetail.protocol.exchange import Exchange
+from dovetail.wire.shape import Struct
+
+_MOST: Final = 10_000  # callers remembered; a bucket that is full again says nothing and is forgotten
+
+
+class _Bucket(Struct):
+    tokens: float
+    at: float
+
+
+class RateLimit:
+    """Lets each caller make `requests` in `per` seconds, and `burst` at once.
+
+    A server refuses what is too much with `Busy`, which says when to try again; a client waits for its turn. Callers
+    are told apart by their principal, or by what `by(exchange)` returns. `methods` are those that count.
+    """
+
+    def __init__(
+        self,
+        requests: float,
+        *,
+        per: float = 1.0,
+        burst: int | None = None,
+        by: Callable[[Exchange], str] = whose,
+        methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if requests <= 0 or per <= 0:
+            raise ValueError("a rate limit needs a positive number of requests and of seconds")
+        self._rate = requests / per
+        self._burst = float(burst if burst is not None else max(1, int(requests)))
+        self._by = by
+        self._methods = frozenset(methods)
+        self._clock = clock
+        self._buckets: dict[str, _Bucket] = {}
+
+    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+        if exchange.method in self._methods:
+            wait = self._take(self._by(exchange), borrow=exchange.outgoing)
+            if wait and not exchange.outgoing:
+                raise Busy("You have made too many requests", retry_after=wait, own=True)
+            if wait:
+                await asyncio.sleep(wait)
+        return await proceed(exchange)
+
+    def _take(self, who: str, *, borrow: bool) -> float:
+        """Take a token; if there is none, how long until there is one. Who borrows has taken it all the same."""
+        now = self._clock()
+        bucket = self._buckets.get(who)
+        if bucket is None:
+            if len(self._buckets) >= _MOST:
+                self._forget(now)
+            bucket = self._buckets[who] = _Bucket(self._burst, now)
+        bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self._rate)
+        bucket.at = now
+        missing = max(0.0, 1.0 - bucket.tokens)
+        if not missing or borrow:
+            bucket.tokens -= 1.0
+        return missing / self._rate
+
+    def _forget(self, now: float) -> None:
+        """Forget who has a full bucket again; if nobody has, whoever came first."""
+        full = [who for who, one in self._buckets.items() if one.tokens + (now - one.at) * self._rate >= self._burst]
+        for who in full or [next(iter(self._buckets))]:
+            del self._buckets[who]

@@ -1,0 +1,55 @@
+"""Retry: what failed for a passing reason is tried again, if it may run twice."""
+
+import asyncio
+import random
+from collections.abc import Collection
+from typing import Any
+
+from dovetail.errors import TransportError
+from dovetail.middleware.seeing import failed
+from dovetail.protocol.around import Call
+from dovetail.protocol.exchange import Exchange
+
+PASSING: tuple[type[BaseException], ...] = (OSError, TransportError)  # timeouts and lost connections among them
+
+
+class Retry:
+    """Tries again what raised one of `on`: reads and lists, and of the tools only those named.
+
+    On a server it sees what the tool's function raised, though the result only says that it failed. The pauses double,
+    beginning with `wait` seconds, and vary.
+    """
+
+    def __init__(
+        self,
+        tools: Collection[str] = (),
+        *,
+        times: int = 2,
+        on: tuple[type[BaseException], ...] = PASSING,
+        wait: float = 0.2,
+    ) -> None:
+        if isinstance(tools, str):
+            raise TypeError(f"tools are several: write Retry([{tools!r}])")
+        self._tools = frozenset(tools)
+        self._times = times
+        self._on = on
+        self._wait = wait
+
+    async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
+        if exchange.method == "tools/call" and exchange.params.get("name") not in self._tools:
+            return await proceed(exchange)
+        for attempt in range(self._times):
+            exchange.fault = None
+            try:
+                result = await proceed(exchange)
+                fault: Any = exchange.fault
+                if not failed(result) or not isinstance(fault, self._on):
+                    return result
+            except self._on:
+                pass
+            if exchange.verdict is not None:  # it was stopped, and would be again
+                break
+            # Jitter, because many callers meet the same failure at the same moment.
+            await asyncio.sleep(self._wait * 2**attempt * random.uniform(0.5, 1.0))
+        exchange.fault = None
+        return await proceed(exchange)

@@ -1,0 +1,57 @@
+"""Mountable: what one server needs of another that it offers as its own, be it in this process or far away.
+
+Neither side knows the other: the framework mounts anything of this shape, and a client can be put into it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from dovetail.protocol.exchange import Exchange
+from dovetail.wire.lifecycle import ServerCapabilities
+from dovetail.wire.shape import Result
+
+Kind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
+
+KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "resource template", "prompt")
+
+# Told of a change: the method of its notification, and the URI where it is about one resource.
+Hear: TypeAlias = Callable[[str, str | None], None]
+
+
+class Mountable(Protocol):
+    """A server as seen by the one it is mounted on."""
+
+    name: str
+    distant: bool  # whether looking something up takes a journey
+
+    async def start(self) -> None:
+        """Make it ready; called before each use, so it costs nothing when it is."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of everything; `start` may follow."""
+        ...
+
+    def capabilities(self) -> ServerCapabilities:
+        """What it offers, as far as that is known."""
+        ...
+
+    async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
+        """The declarations it shows to this caller, by name or URI."""
+        ...
+
+    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+        """Whether it has something of this name, or under this URI."""
+        ...
+
+    async def serve(self, exchange: Exchange) -> Result | bytes:
+        """The result of an exchange in its own words."""
+        ...
+
+    def follow(self, hear: Hear) -> Callable[[], None]:
+        """Hear of its changes; call what is returned to stop."""
+        ...
+
+    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
+        """Hear of changes of these resources too; call what is returned to stop."""
+        ...

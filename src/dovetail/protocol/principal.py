@@ -1,0 +1,67 @@
+"""Principal: who a caller proved to be.
+
+It is the text that tells this caller from every other, always the same for the same one: sessions, sealed states and
+shares of the limits are bound to it by plain comparison. Beside that text it carries what was learned on the way.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+
+class Principal(str):
+    """Who is calling, and what they may do."""
+
+    __slots__ = ("claims", "client_id", "issuer", "scopes", "subject")
+
+    subject: str
+    issuer: str | None
+    client_id: str | None
+    scopes: frozenset[str]
+    claims: Mapping[str, Any]
+
+    def __new__(
+        cls,
+        subject: str,
+        *,
+        issuer: str | None = None,
+        client_id: str | None = None,
+        scopes: Iterable[str] = (),
+        claims: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A program that acts for itself has a client_id and an empty subject."""
+        if not subject and not client_id:
+            raise ValueError("a principal needs a subject, or the client_id of a program")
+        made = super().__new__(cls, _key(subject, issuer, client_id or ""))
+        made.subject = subject or client_id or ""
+        made.issuer = issuer
+        made.client_id = client_id
+        made.scopes = frozenset((scopes,) if isinstance(scopes, str) else scopes)
+        made.claims = dict(claims or {})
+        return made
+
+    def with_scopes(self, scopes: Iterable[str]) -> Self:
+        """The same one, with these scopes."""
+        made = super().__new__(type(self), str(self))
+        made.subject, made.issuer, made.client_id = self.subject, self.issuer, self.client_id
+        made.scopes, made.claims = frozenset(scopes), self.claims
+        return made
+
+    def __repr__(self) -> str:
+        return f"Principal({str(self)!r})"
+
+
+def named(who: str | None) -> Principal | None:
+    """A principal of whom only the name is known, unless it is one already."""
+    return who if who is None or isinstance(who, Principal) else Principal(who)
+
+
+def _key(subject: str, issuer: str | None, client_id: str) -> str:
+    """Subjects are unique within their issuer, and a program's id may be somebody's name: no two keys may meet.
+
+    An issuer has no fragment (RFC 8414, section 2), so the first `#` ends it.
+    """
+    if issuer is None:
+        return subject or f"#{client_id}"
+    from urllib.parse import quote  # only servers with issuers pay for it
+
+    return f"{issuer}#{quote(subject, safe='')}" if subject else f"{issuer}##{quote(client_id, safe='')}"

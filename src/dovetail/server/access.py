@@ -1,0 +1,95 @@
+"""Access: who may see and use a tool, a resource or a prompt. The same rule for lists and for calls.
+
+What a caller may not see does not exist for them. What they see but lack scopes for is refused with these scopes.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from dovetail.errors import InsufficientScope
+from dovetail.protocol.principal import Principal
+from dovetail.wire.shape import Struct
+
+log = logging.getLogger("dovetail")
+
+Predicate = Callable[[Principal | None], bool]
+V = TypeVar("V")
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
+
+
+class Access(Struct, frozen=True):
+    """The rule of one of them."""
+
+    scopes: tuple[str, ...] = ()
+    visible: Predicate | None = None
+
+
+class Rules:
+    """The rules of one server; there are none where everything is for everyone."""
+
+    def __init__(self, *, show_locked: bool) -> None:
+        self._rules: dict[tuple[str, str], Access] = {}
+        self._show_locked = show_locked  # whether what takes more scopes is listed all the same
+
+    def set(self, kind: str, name: str, access: Access) -> None:
+        """The rule of a tool, a resource, a template or a prompt."""
+        self._rules[kind, name] = access
+
+    def drop(self, kind: str, name: str) -> None:
+        """It is not there any more."""
+        self._rules.pop((kind, name), None)
+
+    def about(self, kind: str, name: str) -> bool:
+        """Whether not everyone may use it."""
+        return (kind, name) in self._rules
+
+    def check(self, kind: str, name: str, principal: Principal | None) -> bool:
+        """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
+        access = self._rules.get((kind, name))
+        if access is None:
+            return True
+        if not _visible(access, name, principal):
+            return False
+        held = principal.scopes if principal is not None else frozenset[str]()
+        if not held.issuperset(access.scopes):
+            raise InsufficientScope(access.scopes)
+        return True
+
+    def shown(self, kind: str, items: Mapping[str, V], principal: Principal | None) -> Mapping[str, V] | None:
+        """Those of the items this caller is shown; None if no rule is about any of them."""
+        rules = {name: access for name in items if (access := self._rules.get((kind, name))) is not None}
+        if not rules:
+            return None
+        return {name: item for name, item in items.items() if self._listed(rules.get(name), name, principal)}
+
+    def _listed(self, access: Access | None, name: str, principal: Principal | None) -> bool:
+        if access is None:
+            return True
+        held = principal.scopes if principal is not None else frozenset[str]()
+        return (self._show_locked or held.issuperset(access.scopes)) and _visible(access, name, principal)
+
+
+def _visible(access: Access, name: str, principal: Principal | None) -> bool:
+    if access.visible is None:
+        return True
+    try:
+        return bool(access.visible(principal))
+    except Exception as exc:
+        log.error(
+            "whether %s is visible could not be decided, so it is not: %s", name, type(exc).__name__, exc_info=exc
+        )
+        return False
+
+
+def access(scopes: str | Iterable[str], visible: Any) -> Access:
+    """The rule an author means."""
+    found = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
+    for one in found:
+        if not _SCOPE.fullmatch(one):
+            raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")
+    if not (visible is None or callable(visible)):
+        raise TypeError("visible must be a function of the principal that returns whether it is shown")
+    return Access(found, cast("Predicate | None", visible))

@@ -1,0 +1,355 @@
+"""Mounts: other servers offered as part of this one, live, under a prefix.
+
+Stands in for the server's own work only once something is mounted; what the server has itself comes first. Names and
+URIs are changed here and nowhere else: on the way in, in lists, and in the links of results.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Protocol
+
+from dovetail.errors import (
+    InvalidParams,
+    MCPError,
+    MethodNotFound,
+    PromptNotFound,
+    ResourceNotFound,
+    ToolNotFound,
+    clip,
+)
+from dovetail.protocol.around import Call
+from dovetail.protocol.exchange import Exchange, typed
+from dovetail.protocol.limits import Limits
+from dovetail.protocol.mounting import Hear, Kind, Mountable
+from dovetail.server.changes import Changes
+from dovetail.server.naming import Names, relinked
+from dovetail.server.templates import Template
+from dovetail.server.tool import error_result
+from dovetail.server.transforms import Transform
+from dovetail.wire.completion import CompleteParams, PromptReference
+from dovetail.wire.lifecycle import ServerCapabilities
+from dovetail.wire.prompts import ListPromptsResult
+from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
+from dovetail.wire.shape import Result, replace
+from dovetail.wire.subscriptions import ListenParams
+from dovetail.wire.tools import ListToolsResult
+
+log = logging.getLogger("dovetail")
+
+LIST_TIME: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
+
+_LISTS: Final[dict[str, tuple[Kind, str, Any]]] = {
+    "tools/list": ("tool", "tools", ListToolsResult),
+    "resources/list": ("resource", "resources", ListResourcesResult),
+    "resources/templates/list": ("resource template", "resource_templates", ListResourceTemplatesResult),
+    "prompts/list": ("prompt", "prompts", ListPromptsResult),
+}
+
+
+class Place(Protocol):
+    """A server, as far as mounting goes."""
+
+    mounts: "Mounts | None"
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def changes(self) -> Changes: ...
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def capabilities(self) -> ServerCapabilities: ...
+    def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]: ...
+    def has(self, kind: Kind, name: str) -> bool: ...
+    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result: ...
+    async def work_on(self, exchange: Exchange) -> Result | bytes: ...
+    def heard(self, method: str, uri: str | None) -> None: ...
+    def changed(self, *lists: str) -> None: ...
+
+
+class Mount:
+    """One server mounted on another."""
+
+    def __init__(self, target: Mountable, names: Names, stop: Callable[[], None]) -> None:
+        self.target = target
+        self.names = names
+        self.stop_following = stop
+        self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
+
+
+class Listed:
+    """A declaration where a registered thing is expected."""
+
+    __slots__ = ("declaration",)
+
+    def __init__(self, declaration: Any) -> None:
+        self.declaration = declaration
+
+
+class Mounts:
+    """Everything mounted on one server, and the work of that server with it."""
+
+    def __init__(self, server: Place, own: Mapping[str, Call]) -> None:
+        self._server = server
+        self._own = own
+        self._mounts: list[Mount] = []
+        self.work: dict[str, Call] = {
+            **own,
+            **dict.fromkeys(_LISTS, self._list),
+            "tools/call": self._call,
+            "prompts/get": self._get,
+            "resources/read": self._read,
+            "completion/complete": self._complete,
+            "subscriptions/listen": self._listen,
+        }
+
+    def add(
+        self, target: Mountable, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]
+    ) -> Callable[[], None]:
+        """Mount a server; call what is returned to take it off again."""
+        names = Names(prefix, transforms, tags)
+        mount = Mount(target, names, target.follow(self._hearing(names)))
+        self._mounts.append(mount)
+
+        def unmount() -> None:
+            if mount in self._mounts:
+                self._mounts.remove(mount)
+                mount.stop_following()
+                self._server.changed("tools", "resources", "prompts")
+
+        self._server.changed("tools", "resources", "prompts")
+        return unmount
+
+    def _hearing(self, names: Names) -> Hear:
+        def hear(method: str, uri: str | None) -> None:
+            self._server.heard(method, None if uri is None else names.outward("resource", uri))
+
+        return hear
+
+    # Life
+
+    async def start(self) -> None:
+        """Start what is mounted; what cannot be reached does not hold up the rest."""
+        for mount in tuple(self._mounts):
+            try:
+                await mount.target.start()
+            except MCPError as exc:
+                log.warning("%s, mounted on %s, is not there: %s", mount.target.name, self._server.name, exc)
+
+    async def stop(self) -> None:
+        """Stop what is mounted."""
+        for mount in tuple(self._mounts):
+            await mount.target.stop()
+
+    def capabilities(self, own: ServerCapabilities) -> ServerCapabilities:
+        """What is offered in all."""
+        for mount in self._mounts:
+            more = mount.target.capabilities()
+            own = replace(
+                own,
+                tools=own.tools or more.tools,
+                resources=own.resources or more.resources,
+                prompts=own.prompts or more.prompts,
+                completions=own.completions if own.completions is not None else more.completions,
+            )
+        return own
+
+    # Lists
+
+    async def _list(self, exchange: Exchange) -> Result:
+        kind, field, shape = _LISTS[exchange.method]
+        items = {name: Listed(one) for name, one in (await self.listed(kind, exchange)).items()}
+        if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
+            raise MethodNotFound(exchange.method)
+        return self._server.page_of(exchange, items, field, shape)
+
+    async def listed(self, kind: Kind, exchange: Exchange) -> dict[str, Any]:
+        """Everything there is for this caller; of two things of one name, the first."""
+        found = self._server.own(kind, exchange)
+        for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in tuple(self._mounts))):
+            for name, declaration in shown.items():
+                found.setdefault(name, declaration)
+        return found
+
+    async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
+        target = mount.target
+        if not target.distant:
+            await target.start()
+            return mount.names.shown(kind, await target.listed(kind, exchange))
+        try:
+            async with asyncio.timeout(LIST_TIME):
+                await target.start()
+                mount.known[kind] = mount.names.shown(kind, await target.listed(kind, exchange))
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s could not list what it has: %s", target.name, exc)
+        return mount.known.get(kind, {})
+
+    # Finding
+
+    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+        """Whether there is something of this name here."""
+        return await self._find(kind, name, exchange) is not None
+
+    async def _find(self, kind: Kind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
+        """The mount that has it, and what it is called there. A distant one is asked only if there is a choice."""
+        able: list[tuple[Mount, str]] = []
+        for mount in self._mounts:
+            inner = mount.names.inward(kind, name)
+            if inner is None:
+                continue
+            if not mount.target.distant and await self._has(mount, kind, inner, exchange):
+                return mount, inner
+            if mount.target.distant:
+                able.append((mount, inner))
+        if len(able) == 1 and able[0][0].names.certain:
+            return able[0]
+        return await self._first(kind, able, exchange)
+
+    async def _first(self, kind: Kind, able: list[tuple[Mount, str]], exchange: Exchange) -> tuple[Mount, str] | None:
+        for mount, inner in able:
+            await mount.target.start()
+            if await self._has(mount, kind, inner, exchange):
+                return mount, inner
+        return None
+
+    async def _has(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> bool:
+        """Whether a mount has it and offers it here."""
+        if not await mount.target.holds(kind, inner, exchange):
+            return False
+        if not mount.names.picks:
+            return True
+        declared = (await mount.target.listed(kind, exchange)).get(inner)
+        if declared is not None or kind != "resource":
+            return mount.names.allows(declared)
+        templates = await mount.target.listed("resource template", exchange)
+        return any(mount.names.allows(one) and Template(uri).match(inner) for uri, one in templates.items())
+
+    # Requests for something by name
+
+    async def _call(self, exchange: Exchange) -> Result | bytes:
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        if type(name) is not str or self._server.has("tool", name):
+            return await self._own["tools/call"](exchange)
+        found = await self._find("tool", name, exchange)
+        if found is None:
+            raise ToolNotFound(name)
+        mount, inner = found
+        if arguments is not None and type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
+        try:
+            told = mount.names.of(inner).inward(arguments or {})
+        except MCPError as exc:
+            return error_result(str(exc))
+        return await self._pass(mount, exchange, {"name": inner, "arguments": told})
+
+    async def _get(self, exchange: Exchange) -> Result | bytes:
+        name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
+        if type(name) is not str or self._server.has("prompt", name):
+            return await self._own["prompts/get"](exchange)
+        found = await self._find("prompt", name, exchange)
+        if found is None:
+            raise PromptNotFound(name)
+        mount, inner = found
+        told: dict[str, Any] = {"name": inner}
+        if type(arguments) is dict:
+            told["arguments"] = mount.names.of(inner).inward(arguments)
+        return await self._pass(mount, exchange, told)
+
+    async def _read(self, exchange: Exchange) -> Result | bytes:
+        uri = exchange.params.get("uri")
+        if type(uri) is not str or len(uri) > self._server.limits.uri or self._server.has("resource", uri):
+            return await self._own["resources/read"](exchange)
+        found = await self._find("resource", uri, exchange)
+        if found is None:
+            raise ResourceNotFound(uri)
+        return await self._pass(found[0], exchange, {"uri": found[1]})
+
+    async def _complete(self, exchange: Exchange) -> Result | bytes:
+        params = typed(exchange, CompleteParams)
+        prompts = isinstance(params.ref, PromptReference)
+        kind: Kind = "prompt" if prompts else "resource template"
+        of = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
+        if self._server.has(kind, of):
+            return await self._own["completion/complete"](exchange)
+        found = await self._find(kind, of, exchange)
+        if found is None:
+            raise InvalidParams(f"Invalid params: nothing is called {clip(of)}")
+        mount, inner = found
+        ref = exchange.params["ref"] | {"name" if prompts else "uri": inner}
+        argument: dict[str, Any] = exchange.params["argument"]
+        told = {"ref": ref, "argument": argument | {"name": mount.names.of(inner).inner_argument(argument["name"])}}
+        return await self._pass(mount, exchange, told)
+
+    async def _pass(self, mount: Mount, exchange: Exchange, changes: dict[str, Any]) -> Result | bytes:
+        """Have the mounted server do it, in its own words; whoever stands around here sees those of this server."""
+        before = exchange.params
+        if not mount.target.distant:
+            await mount.target.start()
+        exchange.params = before | changes
+        try:
+            return relinked(await mount.target.serve(exchange), exchange.method, mount.names)
+        finally:
+            exchange.params = before
+
+    # Listening
+
+    async def _listen(self, exchange: Exchange) -> Result | bytes:
+        """The server's own subscription; distant servers must be told which resources are wanted."""
+        stops: list[Callable[[], None]] = []
+        try:
+            asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
+            for mount in self._mounts if asked else ():
+                inner = [name for uri in asked if (name := mount.names.inward("resource", uri)) is not None]
+                if inner and mount.target.distant:
+                    stops.append(await mount.target.subscribed(inner))
+            return await self._own["subscriptions/listen"](exchange)
+        finally:
+            for stop in stops:
+                stop()
+
+
+class Local:
+    """A server of this process, as something to mount."""
+
+    distant = False
+
+    def __init__(self, server: Place) -> None:
+        self.name = server.name
+        self._server = server
+
+    async def start(self) -> None:
+        """Enter its lifespan."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Leave it."""
+        await self._server.stop()
+
+    def capabilities(self) -> ServerCapabilities:
+        """What it offers."""
+        return self._server.capabilities()
+
+    async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
+        """What it has, and what is mounted on it."""
+        mounts = self._server.mounts
+        return self._server.own(kind, exchange) if mounts is None else await mounts.listed(kind, exchange)
+
+    async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+        """Whether it has it."""
+        mounts = self._server.mounts
+        return self._server.has(kind, name) or (mounts is not None and await mounts.holds(kind, name, exchange))
+
+    async def serve(self, exchange: Exchange) -> Result | bytes:
+        """Its own work, with its own middleware around it."""
+        return await self._server.work_on(exchange)
+
+    def follow(self, hear: Hear) -> Callable[[], None]:
+        """Hear of its changes."""
+        return self._server.changes.follow(hear)
+
+    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
+        """Everything is heard of anyway."""
+        return lambda: None

@@ -1,0 +1,138 @@
+"""Names of mounted things: what each is called here, what it is called at home, and the links in results.
+
+A prefix stands before the names of tools and prompts with an underscore, before URIs with a plus, so that a scheme
+stays a scheme and every name can be told back.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from dovetail.errors import clip
+from dovetail.protocol.mounting import Kind
+from dovetail.server.options import TAGS
+from dovetail.server.transforms import SAME, Transform
+from dovetail.wire.content import EmbeddedResource, ResourceLink
+from dovetail.wire.incoming import body
+from dovetail.wire.methods import METHODS
+from dovetail.wire.prompts import GetPromptResult, Prompt
+from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
+from dovetail.wire.shape import Result, replace
+from dovetail.wire.tools import CallToolResult, Tool
+
+log = logging.getLogger("dovetail")
+
+_PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
+
+
+class Names:
+    """The names of one mount."""
+
+    def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
+        if prefix and not _PREFIX.fullmatch(prefix):
+            raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
+        if isinstance(tags, str):
+            raise TypeError(f"tags are several: write tags=[{tags!r}]")
+        self.prefix = prefix
+        self._before = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
+        self._before |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
+        self._transforms = dict(transforms)
+        self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
+        self._tags = frozenset(tags)
+
+    def of(self, inner: str) -> Transform:
+        """What becomes of something."""
+        return self._transforms.get(inner, SAME)
+
+    def outward(self, kind: Kind, inner: str) -> str:
+        """What it is called here."""
+        return self._before.get(kind, "") + (self.of(inner).name or inner)
+
+    def inward(self, kind: Kind, name: str) -> str | None:
+        """What it is called at home; None if it cannot be from there."""
+        before = self._before.get(kind, "")
+        if not name.startswith(before):
+            return None
+        bare = name[len(before) :]
+        inner = self._back.get(bare, bare)
+        change = self.of(inner)
+        if change.hide or (change.name is not None and change.name != bare):
+            return None
+        return inner
+
+    @property
+    def certain(self) -> bool:
+        """Whether a name with this prefix can only be from there, so that nobody need be asked."""
+        return bool(self.prefix) and not self.picks
+
+    @property
+    def picks(self) -> bool:
+        """Whether only some things are offered, by their tags."""
+        return bool(self._tags)
+
+    def allows(self, declaration: Any) -> bool:
+        """Whether something is offered here, by its tags."""
+        if not self._tags:
+            return True
+        meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
+        return not self._tags.isdisjoint(meta.get(TAGS) or ())
+
+    def shown(self, kind: Kind, declarations: Mapping[str, Any]) -> dict[str, Any]:
+        """What is listed here of what is listed there."""
+        found: dict[str, Any] = {}
+        for inner, declaration in declarations.items():
+            change = self.of(inner)
+            if change.hide or not self.allows(declaration):
+                continue
+            name = self.outward(kind, inner)
+            try:
+                found[name] = _called(change.declared(declaration), name)
+            except ValueError as exc:  # one that cannot be shown must not cost the others their list
+                log.error("%s is left out: %s", clip(name), exc)
+        return found
+
+
+def _called(declaration: Any, name: str) -> Any:
+    match declaration:
+        case Tool() | Prompt():
+            return replace(declaration, name=name)
+        case Resource():
+            return replace(declaration, uri=name)
+        case ResourceTemplate():
+            return replace(declaration, uri_template=name)
+        case _:
+            return declaration
+
+
+def relinked(result: Result | bytes, method: str, names: Names) -> Result | bytes:
+    """A result whose links are those of this server; what has none is left as it came, to the byte."""
+    if not names.prefix:
+        return result
+    if isinstance(result, bytes):
+        row = METHODS[method]
+        if b'"uri"' not in result or row.result is None or b'"input_required"' in result:
+            return result
+        result = body(result, row.result, f"the result of {method}")
+    match result:
+        case ReadResourceResult():
+            own = [replace(one, uri=names.outward("resource", one.uri)) for one in result.contents]
+            return replace(result, contents=own)
+        case CallToolResult():
+            return replace(result, content=[_linked(one, names) for one in result.content])
+        case GetPromptResult():
+            return replace(
+                result, messages=[replace(one, content=_linked(one.content, names)) for one in result.messages]
+            )
+        case _:
+            return result
+
+
+def _linked(block: Any, names: Names) -> Any:
+    match block:
+        case ResourceLink() if not block.uri.startswith(("http:", "https:")):
+            return replace(block, uri=names.outward("resource", block.uri))
+        case EmbeddedResource() if not block.resource.uri.startswith(("http:", "https:")):
+            return replace(block, resource=replace(block.resource, uri=names.outward("resource", block.resource.uri)))
+        case _:
+            return block

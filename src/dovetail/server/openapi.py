@@ -1,0 +1,65 @@
+"""Tools from an OpenAPI document: each operation becomes one, with its parameters as arguments."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dovetail.protocol.web import Send
+from dovetail.server.offers import Offers
+from dovetail.server.operating import MAX_REPLY, Credentials, Operating
+from dovetail.server.specification import Operation, base_url, operations, read
+
+log = logging.getLogger("dovetail")
+
+_HINTS: Mapping[str, dict[str, Any]] = {
+    "GET": {"read_only": True},
+    "HEAD": {"read_only": True},
+    "OPTIONS": {"read_only": True},
+    "PUT": {"idempotent": True},
+    "DELETE": {"idempotent": True, "destructive": True},
+}
+
+
+def add_operations(
+    app: Offers,
+    document: Any,
+    send: Send,
+    *,
+    url: str | None,
+    headers: Credentials,
+    include: Callable[[Operation], bool] | str | None = None,
+    names: Mapping[str, str] | None = None,
+    max_reply: int = MAX_REPLY,
+) -> None:
+    """Register every operation that is to be included; the options are those of `Server.from_openapi`."""
+    spec = read(document)
+    base = url or base_url(spec)
+    if base is None:
+        raise ValueError("the document does not say where its server is: pass url=")
+    wanted = _wanted(include)
+    for operation in operations(spec):
+        if not wanted(operation):
+            continue
+        name = (names or {}).get(operation.name, operation.name)
+        try:
+            app.add_tool(
+                Operating(operation, base, send, headers, max_reply),
+                name=name,
+                description=operation.description,
+                input_schema=operation.schema,
+                tags=operation.tags,
+                open_world=True,
+                **_HINTS.get(operation.method, {}),
+            )
+        except ValueError as exc:  # a schema nobody could check must not cost the other operations
+            log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+
+
+def _wanted(include: Callable[[Operation], bool] | str | None) -> Callable[[Operation], bool]:
+    if include is None:
+        return lambda _: True
+    if callable(include):
+        return include
+    pattern = re.compile(include)
+    return lambda operation: pattern.search(f"{operation.method} {operation.path}") is not None

@@ -1,0 +1,94 @@
+"""Transforms: how something mounted differs from what it is at home, as data, worked out when it is listed.
+
+A renamed argument is renamed back, and a fixed one added, on the way in.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.errors import ToolError, clip
+from dovetail.wire.prompts import Prompt, PromptArgument
+from dovetail.wire.shape import UNSET, Struct, replace
+from dovetail.wire.tools import Tool
+
+
+class Argument(Struct, frozen=True, kw_only=True):
+    """What becomes of one argument: other words, or a fixed value, which is then no longer asked for."""
+
+    name: str | None = None
+    description: str | None = None
+    value: Any = UNSET
+
+
+class Transform(Struct, frozen=True, kw_only=True):
+    """What becomes of one tool, prompt or resource: other words, other arguments, or nothing at all."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    hide: bool = False
+    arguments: Mapping[str, Argument] | None = None
+
+    @property
+    def _changes(self) -> Mapping[str, Argument]:
+        return self.arguments or {}
+
+    def declared(self, declaration: Any) -> Any:
+        """The declaration as it is shown; its name is given elsewhere."""
+        changes: dict[str, Any] = {}
+        if self.title is not None:
+            changes["title"] = self.title
+        if self.description is not None:
+            changes["description"] = self.description
+        if self._changes and isinstance(declaration, Tool):
+            changes["input_schema"] = self._schema(declaration.name, declaration.input_schema)
+        if self._changes and isinstance(declaration, Prompt):
+            changes["arguments"] = [one for given in declaration.arguments or () if (one := self._shown(given))] or None
+        return replace(declaration, **changes) if changes else declaration
+
+    def _schema(self, tool: str, schema: dict[str, Any]) -> dict[str, Any]:
+        properties: dict[str, Any] = schema.get("properties") or {}
+        if unknown := self._changes.keys() - properties.keys():
+            raise ValueError(f"the tool {tool!r} has no argument {', '.join(sorted(unknown))}")
+        shown: dict[str, Any] = {}
+        required: list[str] = []
+        for name, rule in properties.items():
+            change = self._changes.get(name, _SAME)
+            if change.value is not UNSET:
+                continue
+            new = change.name or name
+            if new in shown:
+                raise ValueError(f"the tool {tool!r} would have two arguments {new!r}")
+            shown[new] = rule if change.description is None else {**rule, "description": change.description}
+            if name in (schema.get("required") or ()):
+                required.append(new)
+        rest = {name: value for name, value in schema.items() if name not in ("properties", "required")}
+        return rest | {"properties": shown} | ({"required": required} if required else {})
+
+    def _shown(self, given: PromptArgument) -> PromptArgument | None:
+        change = self._changes.get(given.name, _SAME)
+        if change.value is not UNSET:
+            return None
+        return replace(given, name=change.name or given.name, description=change.description or given.description)
+
+    def inward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's arguments as they are at home; ToolError for one that is not the caller's to give."""
+        if not self._changes:
+            return dict(arguments)
+        back = {change.name or name: name for name, change in self._changes.items() if change.value is UNSET}
+        gone = self._changes.keys() - back.keys()
+        if foreign := [name for name in arguments if name in gone]:
+            raise ToolError(f"Invalid arguments. There is no argument {', '.join(map(clip, foreign))}.")
+        fixed = {name: change.value for name, change in self._changes.items() if change.value is not UNSET}
+        return {back.get(name, name): value for name, value in arguments.items()} | fixed
+
+    def inner_argument(self, name: str) -> str:
+        """What an argument is called at home."""
+        for inner, change in self._changes.items():
+            if change.name == name:
+                return inner
+        return name
+
+
+_SAME = Argument()
+SAME = Transform()

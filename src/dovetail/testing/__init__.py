@@ -1,0 +1,41 @@
+"""For the tests of whoever writes a server or uses one: connected clients, faults on the way, recorded traffic.
+
+Needs no test framework; `dovetail.testing.plugin` is what pytest loads. Each name is loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.testing.faults import Fault as Fault
+    from dovetail.testing.faults import Faults as Faults
+    from dovetail.testing.joining import connect as connect
+    from dovetail.testing.joining import connect_sync as connect_sync
+    from dovetail.testing.joining import serve as serve
+    from dovetail.testing.traffic import Traffic as Traffic
+    from dovetail.testing.traffic import record as record
+
+_HOMES = {
+    "Fault": "dovetail.testing.faults",
+    "Faults": "dovetail.testing.faults",
+    "Traffic": "dovetail.testing.traffic",
+    "connect": "dovetail.testing.joining",
+    "connect_sync": "dovetail.testing.joining",
+    "record": "dovetail.testing.traffic",
+    "serve": "dovetail.testing.joining",
+}
+
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dovetail.testing' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,148 @@
+"""Faults to meet on the way between a client and a server: which message they befall, and what happens to it.
+
+Only decides; what stands between the two ends and does it is in `between`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from dovetail.protocol.recording import To
+
+Action: TypeAlias = Literal["drop", "delay", "corrupt", "kill"]
+When: TypeAlias = Callable[[dict[str, Any]], bool]
+
+EVER: Final = 1 << 62
+
+
+class Fault:
+    """One fault; `count` is how often it has happened."""
+
+    def __init__(
+        self,
+        action: Action,
+        *,
+        to: To,
+        nth: int,
+        times: int,
+        method: str | None,
+        when: When | None,
+        seconds: float = 0.0,
+        restart: bool = True,
+    ) -> None:
+        if nth < 1 or times < 1:
+            raise ValueError("nth and times count from 1")
+        if to not in get_args(To):
+            raise ValueError(f"to must be 'server' or 'client', not {to!r}")
+        self.action: Action = action
+        self.seconds = seconds
+        self.restart = restart
+        self.count = 0
+        self._to = to
+        self._nth = nth
+        self._times = times
+        self._method = method
+        self._when = when
+        self._seen = 0
+
+    def befalls(self, to: To, message: dict[str, Any], method: str | None) -> bool:
+        """Whether it happens to this message; `method` is that of the request, also where this is its answer."""
+        if to != self._to or (self._method is not None and method != self._method):
+            return False
+        if self._when is not None and not self._when(message):
+            return False
+        self._seen += 1
+        if self._seen < self._nth or self.count >= self._times:
+            return False
+        self.count += 1
+        return True
+
+
+class Faults:
+    """The faults of one test. Add them before or while the client is at work.
+
+    Each happens to the `nth` message that goes `to` the server or to the client, belongs to a request of `method` and
+    satisfies `when`, and to as many after it as `times` says. An answer belongs to the method it answers.
+    """
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._methods: dict[tuple[To, Any], str] = {}  # of requests, by whom they go to and their id
+
+    def drop(
+        self, *, to: To = "client", method: str | None = None, when: When | None = None, nth: int = 1, times: int = 1
+    ) -> Fault:
+        """Close the connection instead of passing the message on: to the client, the work was done in vain."""
+        return self._add(Fault("drop", to=to, method=method, when=when, nth=nth, times=times))
+
+    def delay(
+        self,
+        seconds: float,
+        *,
+        to: To = "client",
+        method: str | None = None,
+        when: When | None = None,
+        nth: int = 1,
+        times: int = EVER,
+    ) -> Fault:
+        """Pass the message on later, and what follows it after it."""
+        return self._add(Fault("delay", to=to, method=method, when=when, nth=nth, times=times, seconds=seconds))
+
+    def corrupt(
+        self, *, to: To = "client", method: str | None = None, when: When | None = None, nth: int = 1, times: int = 1
+    ) -> Fault:
+        """Pass the message on with some of its bytes changed, so that it is no message any more."""
+        return self._add(Fault("corrupt", to=to, method=method, when=when, nth=nth, times=times))
+
+    def kill(
+        self,
+        *,
+        to: To = "client",
+        method: str | None = None,
+        when: When | None = None,
+        nth: int = 1,
+        times: int = 1,
+        restart: bool = True,
+    ) -> Fault:
+        """Kill the server instead of passing the message on.
+
+        A process gets SIGKILL. A server in the test's own process loses its sockets, connections and sessions; without
+        `restart` nobody listens there any more.
+        """
+        return self._add(Fault("kill", to=to, method=method, when=when, nth=nth, times=times, restart=restart))
+
+    def _add(self, fault: Fault) -> Fault:
+        self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Nothing more happens."""
+        self._faults.clear()
+
+    def due(self, to: To, data: bytes) -> list[Fault]:
+        """What happens to a message."""
+        try:
+            message: Any = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return []
+        if not isinstance(message, dict):
+            return []
+        method = self._method_of(to, message)
+        return [fault for fault in self._faults if fault.befalls(to, message, method)]
+
+    def _method_of(self, to: To, message: dict[str, Any]) -> str | None:
+        method, id = message.get("method"), message.get("id")
+        if isinstance(method, str):
+            if isinstance(id, int | str):
+                self._methods[to, id] = method
+            return method
+        asked: To = "client" if to == "server" else "server"
+        return self._methods.get((asked, id)) if isinstance(id, int | str) else None
+
+
+def corrupted(data: bytes, message: bytes) -> bytes:
+    """The same number of bytes, with a message in them that cannot be read."""
+    start = data.rindex(message)
+    middle = start + len(message) // 2
+    return data[:start] + b"\xff" + data[start + 1 : middle] + b"\x00" + data[middle + 1 :]

@@ -1,0 +1,122 @@
+"""What pytest loads: fixtures for connected clients, the marker `mcp`, and the option that writes cassettes.
+
+Depends on no plugin for asynchronous tests: `mcp_client` makes a context for whichever loop the test has, and
+`mcp_sync_client` needs none.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dovetail.client.sync import SyncClient
+    from dovetail.connect import Client
+    from dovetail.testing.faults import Faults
+
+_MARKER = (
+    "mcp(server, transport, revision, **options): what mcp_client and mcp_sync_client connect to, and how; with a list "
+    "of transports or revisions the test runs for each"
+)
+_MANY = ("transport", "revision")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --mcp-record."""
+    group = parser.getgroup("dovetail", "Model Context Protocol")
+    group.addoption("--mcp-record", action="store_true", help="write the cassettes instead of comparing with them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the marker."""
+    config.addinivalue_line("markers", _MARKER)
+    if config.getoption("--mcp-record"):
+        os.environ["DOVETAIL_RECORD"] = "1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test runs once for each transport and revision its marker lists."""
+    if "mcp_setting" not in metafunc.fixturenames:
+        return
+    marked = _marked(metafunc.definition)
+    lists = {name: marked[name] for name in _MANY if isinstance(marked.get(name), list | tuple)}
+    if lists:
+        settings = [dict(zip(lists, chosen, strict=True)) for chosen in itertools.product(*lists.values())]
+        names = ["-".join(map(str, one.values())) for one in settings]
+        metafunc.parametrize("mcp_setting", settings, indirect=True, ids=names)
+
+
+def _marked(item: Any) -> dict[str, Any]:
+    """What the markers say; the nearest wins."""
+    found: dict[str, Any] = {}
+    for marker in item.iter_markers("mcp"):
+        given = dict(marker.kwargs)
+        if marker.args:
+            given["server"] = marker.args[0]
+        found = given | found
+    return found
+
+
+@pytest.fixture
+def mcp_setting(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The marker's arguments for this test, of a list the one whose turn it is."""
+    return _marked(request.node) | getattr(request, "param", {})
+
+
+@pytest.fixture
+def mcp_server() -> Any:
+    """The server to connect to, where the marker names none: define a fixture of this name."""
+    raise pytest.UsageError("name a server: @pytest.mark.mcp(server=...), or a fixture called mcp_server")
+
+
+@pytest.fixture
+def mcp_faults() -> "Faults":
+    """Faults on the way between the client and the server of this test."""
+    from dovetail.testing.faults import Faults
+
+    return Faults()
+
+
+@pytest.fixture
+def mcp_client(
+    request: pytest.FixtureRequest, mcp_setting: dict[str, Any]
+) -> "Callable[..., AbstractAsyncContextManager[Client]]":
+    """Connects: `async with mcp_client() as client`, with other options than the marker's if given."""
+    from dovetail.testing.joining import connect
+
+    def connected(server: Any = None, **options: Any) -> "AbstractAsyncContextManager[Client]":
+        return connect(**_chosen(request, mcp_setting, server, options))
+
+    return connected
+
+
+@pytest.fixture
+def mcp_sync_client(request: pytest.FixtureRequest, mcp_setting: dict[str, Any]) -> "Iterator[SyncClient]":
+    """A connected client for tests that do not await."""
+    from dovetail.testing.joining import connect_sync
+
+    with connect_sync(**_chosen(request, mcp_setting, None, {})) as client:
+        yield client
+
+
+@pytest.fixture
+def mcp_cassette(request: pytest.FixtureRequest) -> Path:
+    """The file of this test's cassette: `cassettes/` beside the test's own file."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+    return Path(str(request.path)).parent / "cassettes" / f"{request.path.stem}.{name}.jsonl"
+
+
+def _chosen(request: pytest.FixtureRequest, setting: dict[str, Any], server: Any, options: dict[str, Any]) -> Any:
+    chosen = {**setting, **options}
+    if server is not None:
+        chosen["server"] = server
+    if "server" not in chosen:
+        chosen["server"] = request.getfixturevalue("mcp_server")
+    if "mcp_faults" in request.fixturenames:
+        chosen.setdefault("faults", request.getfixturevalue("mcp_faults"))
+    return chosen

@@ -1,0 +1,94 @@
+"""An issuer of tokens without a network: keys, tokens, and a drive for flows that answers from a table."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+
+from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now
+from dovetail.wire.codec import encode
+
+ISSUER = "https://login.example"
+RESOURCE = "https://mcp.example/mcp"
+NOW = 1_800_000_000.0
+
+Web = Callable[[HttpCall], HttpAnswer]
+
+
+class Issuer:
+    """Keys by name, the tokens they sign, and the documents that tell of them."""
+
+    def __init__(self, url: str = ISSUER) -> None:
+        self.url = url
+        self.keys: dict[str, Any] = {}
+        self.calls: list[str] = []
+        self.down = False
+        self.add("one")
+
+    def add(self, name: str, kind: str = "EC") -> None:
+        made = {
+            "EC": lambda: ECKey.generate_key("P-256"),
+            "RSA": lambda: RSAKey.generate_key(2048),
+            "OKP": lambda: OKPKey.generate_key("Ed25519"),
+        }
+        self.keys[name] = made[kind]()
+
+    def jwks(self) -> dict[str, Any]:
+        return {"keys": [{**key.as_dict(private=False), "kid": name} for name, key in self.keys.items()]}
+
+    def claims(self, **changes: Any) -> dict[str, Any]:
+        """Good claims, with these changes; None takes one away."""
+        good = {
+            "iss": self.url, "sub": "ada", "aud": RESOURCE, "exp": int(NOW) + 300, "iat": int(NOW) - 5,
+            "client_id": "editor", "scope": "files:read",
+        }  # fmt: skip
+        return {name: value for name, value in (good | changes).items() if value is not None}
+
+    def token(self, by: str = "one", *, alg: str = "ES256", typ: str | None = "at+jwt", **changes: Any) -> str:
+        header = {"alg": alg, "kid": by} | ({} if typ is None else {"typ": typ})
+        return jwt.encode(header, self.claims(**changes), self.keys[by], algorithms=[alg])
+
+    def __call__(self, call: HttpCall) -> HttpAnswer:
+        """The web, as far as it is this issuer."""
+        self.calls.append(call.url)
+        if self.down:
+            return HttpAnswer(0)
+        documents: dict[str, Any] = {
+            self.url + "/.well-known/oauth-authorization-server": {"issuer": self.url, "jwks_uri": self.url + "/jwks"},
+            self.url + "/jwks": self.jwks(),
+        }
+        found = documents.get(call.url)
+        return HttpAnswer(404) if found is None else HttpAnswer(200, {}, encode(found))
+
+
+def secret_signed(secret: str | bytes, claims: Mapping[str, Any], **header: Any) -> str:
+    """A token signed with a shared secret."""
+    key = OctKey.import_key(secret)
+    return jwt.encode({"alg": "HS256", "typ": "at+jwt", **header}, dict(claims), key, algorithms=["HS256"])
+
+
+def drive(flow: Flow[Any], web: Web = lambda _: HttpAnswer(0), now: float = NOW) -> Any:
+    """Run a flow to its end, at one moment."""
+    answer: Any = None
+    while True:
+        try:
+            wish = flow.send(answer)
+        except StopIteration as done:
+            return done.value
+        match wish:
+            case HttpCall():
+                answer = web(wish)
+            case Now():
+                answer = now
+            case Alone():
+                answer = None
+            case _:
+                raise AssertionError(wish)
+
+
+def real_time(**changes: Any) -> dict[str, Any]:
+    """Claims for tokens that are shown to a running server."""
+    now = int(time.time())
+    return {"exp": now + 300, "iat": now - 5} | changes

@@ -1,0 +1,708 @@
+"""The authorization server: every endpoint, every refusal, with values alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auth.desk import EDITOR, HOME, ISSUER, NOW, RESOURCE, Browser, Desk, basic, header, place, said
+from dovetail.auth import keys, proofs
+from dovetail.auth.claims import Rejected
+from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.server.authority import known_client
+from dovetail.auth.server.clients import BadClient, check_redirect, names_document, redirect_of
+from dovetail.auth.server.store import Full, Shelf
+from dovetail.auth.server.throttle import Throttle
+from dovetail.auth.server.web import source
+from dovetail.login.sqlite import SqliteStore
+from dovetail.wire.codec import encode
+
+EVIL = "https://evil.example/take"
+
+
+# What everyone may know
+
+
+def test_the_metadata() -> None:
+    response = Desk(scopes=("read",), askers={"rs": "s"}).ask("GET", "/.well-known/oauth-authorization-server")
+    document = said(response)
+    assert document["issuer"] == ISSUER
+    assert document["code_challenge_methods_supported"] == ["S256"]
+    assert document["response_types_supported"] == ["code"]
+    assert document["authorization_response_iss_parameter_supported"] is True
+    assert document["client_id_metadata_document_supported"] is True
+    assert document["registration_endpoint"] == ISSUER + "/register"
+    assert document["introspection_endpoint"] == ISSUER + "/introspect"
+    assert "registration_endpoint" not in said(
+        Desk(registration=False).ask("GET", "/.well-known/oauth-authorization-server")
+    )
+
+
+def test_keys_are_public_ones() -> None:
+    jwk = said(Desk().ask("GET", "/jwks"))["keys"][0]
+    assert "d" not in jwk
+    assert jwk["kid"]
+
+
+def test_paths_and_methods_that_are_not_there() -> None:
+    desk = Desk(registration=False)
+    assert desk.ask("GET", "/nothing").status == 404
+    for method, path in (("GET", "/token"), ("POST", "/authorize"), ("PUT", "/consent"), ("GET", "/revoke")):
+        assert desk.ask(method, path).status == 405
+    for path in ("/register", "/introspect", "/callback"):
+        assert desk.ask("POST", path).status == 404
+
+
+def test_pages_of_others_may_fetch_tokens_but_not_decide() -> None:
+    desk = Desk()
+    for path in ("/token", "/register", "/revoke", "/jwks", "/.well-known/oauth-authorization-server"):
+        assert desk.ask("OPTIONS", path).status == 204
+        for method in ("OPTIONS", "GET", "POST"):
+            assert header(desk.ask(method, path), "access-control-allow-origin") == "*"
+    for path in ("/authorize", "/consent", "/callback"):
+        for method in ("OPTIONS", "GET", "POST"):
+            assert "access-control-allow-origin" not in dict(desk.ask(method, path).headers)
+
+
+# From the request to the code
+
+
+def test_from_consent_to_token() -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    shown = browser.open()
+    text = shown.body.decode()
+    for word in ("The Editor", "127.0.0.1", RESOURCE, "read", "Development mode", "on this computer"):
+        assert word in text
+    target, answer = place(browser.decide())
+    assert target == HOME
+    assert (answer["state"], answer["iss"]) == ("s&1", ISSUER)
+    response = desk.token(
+        grant_type="authorization_code", code=answer["code"], code_verifier=browser.verifier, redirect_uri=HOME,
+        resource=RESOURCE,
+    )  # fmt: skip
+    assert response.status == 200
+    assert header(response, "cache-control") == "no-store"
+    token = said(response)
+    assert (token["token_type"], token["expires_in"], token["scope"]) == ("Bearer", 900, "read")
+    principal = desk.drive(desk.verifier.verify(token["access_token"], (RESOURCE,)))
+    assert (principal.subject, principal.client_id, principal.scopes) == ("developer", "editor", {"read"})
+    assert keys.head(token["access_token"])["typ"] == "at+jwt"
+    with pytest.raises(Rejected, match="audience"):  # for the resource that was asked for, not for its origin
+        desk.drive(desk.verifier.verify(token["access_token"], ("https://mcp.example",)))
+
+
+def test_a_page_nobody_can_frame_or_script() -> None:
+    response = Browser(Desk()).open()
+    policy = header(response, "content-security-policy")
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "form-action 'self' http://127.0.0.1:7777" in policy
+    assert header(response, "x-frame-options") == "DENY"
+    assert header(response, "referrer-policy") == "no-referrer"
+    assert header(response, "cache-control") == "no-store"
+    cookie = header(response, "set-cookie")
+    for rule in ("__Host-", "Secure", "HttpOnly", "SameSite=Lax", "Path=/"):
+        assert rule in cookie
+
+
+def test_names_are_escaped() -> None:
+    desk = Desk(clients=(known_client("x", redirect_uris=[HOME], client_name="<script>alert(1)</script>\"'"),))
+    text = Browser(desk).open(client_id="x", scope="<b>").body.decode()
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        EVIL, HOME + "/", HOME + "?a=1", "http://127.0.0.1:7777/other", "http://localhost:7777/callback",
+        "https://127.0.0.1:7777/callback", "http://127.0.0.1.evil.example:7777/callback", "https://editor.example/back/",
+        "https://editor.example/back?next=x", "https://editor.example:444/back", "//evil.example",
+        "javascript:alert(1)", "https://editor.example@evil.example/back", "HTTPS://EDITOR.EXAMPLE/back", "",
+    ],
+)  # fmt: skip
+def test_a_redirect_to_an_unknown_place_is_never_followed(uri: str) -> None:
+    response = Browser(Desk()).open(redirect_uri=uri)
+    assert response.status == 400
+    assert "location" not in dict(response.headers)
+
+
+def test_the_port_of_this_machine_may_be_another() -> None:
+    browser = Browser(Desk())
+    browser.open(redirect_uri="http://127.0.0.1:50123/callback")
+    assert place(browser.decide())[0] == "http://127.0.0.1:50123/callback"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"response_type": None}, "unsupported_response_type"),
+        ({"code_challenge": None}, "invalid_request"),
+        ({"code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge_method": None}, "invalid_request"),
+        ({"code_challenge": "short"}, "invalid_request"),
+        ({"resource": "https://other.example/mcp"}, "invalid_target"),
+        ({"resource": "https://mcp.example"}, "invalid_target"),
+        ({"prompt": "none"}, "interaction_required"),
+    ],
+)
+def test_what_the_client_is_told_of(changes: dict[str, str | None], error: str) -> None:
+    target, answer = place(Browser(Desk()).open(**changes))
+    assert target == HOME
+    assert (answer["error"], answer["state"], answer["iss"]) == (error, "s&1", ISSUER)
+    # A user is not led to a strange site by a link that never showed them anything.
+    elsewhere = Browser(Desk()).open(**changes | {"redirect_uri": "https://editor.example/back"})
+    assert elsewhere.status == 400
+
+
+def test_unknown_and_repeated_parameters() -> None:
+    desk = Desk()
+    assert desk.ask("GET", "/authorize", "client_id=editor&client_id=editor").status == 400
+    assert Browser(desk).open(client_id="stranger").status == 400
+    assert Browser(desk).open(client_id=None).status == 400
+    assert Browser(desk).open(state="x" * 5000).status == 400
+    assert Browser(desk).open(scope="read " * 500).status == 200
+    assert Browser(desk).open(resource=None).status == 200  # there is only one it can be for
+
+
+def test_resources_of_the_same_origin_unless_some_are_named() -> None:
+    desk = Desk(resources=())
+    assert Browser(desk).open(resource=ISSUER + "/mcp").status == 200
+    for other in ("https://other.example/mcp", ISSUER + ".evil.example/mcp", "https://x@login.example/mcp", None):
+        assert place(Browser(desk).open(resource=other))[1]["error"] == "invalid_target"
+
+
+def test_scopes_that_are_not_offered_are_left_out() -> None:
+    desk = Desk(scopes=("read",))
+    assert Browser(desk).tokens(scope="read write admin")["scope"] == "read"
+
+
+# Whose decision it is
+
+
+def test_no_means_no() -> None:
+    browser = Browser(Desk())
+    browser.open()
+    target, answer = place(browser.decide("deny"))
+    assert target == HOME
+    assert (answer["error"], answer["iss"], answer["state"]) == ("access_denied", ISSUER, "s&1")
+    assert browser.decide().status == 400  # it is over
+
+
+def test_another_browser_cannot_decide() -> None:
+    desk = Desk()
+    mine, theirs = Browser(desk), Browser(desk)
+    mine.open()
+    theirs.open()
+    stolen = mine.form
+    theirs.form = stolen
+    assert theirs.decide().status == 403
+    theirs.cookie = None
+    assert theirs.decide().status == 403
+    assert place(mine.decide())[1]["code"]
+
+
+def test_a_decision_without_its_token() -> None:
+    browser = Browser(Desk())
+    browser.open()
+    good = browser.form
+    for csrf in ("", "x", good["csrf"][:-1]):
+        browser.form = good | {"csrf": csrf}
+        assert browser.decide().status == 403
+    browser.form = good | {"request": "unknown"}
+    assert browser.decide().status == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "https://evil.example"}, {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}],
+)
+def test_a_decision_from_another_page(headers: dict[str, str]) -> None:
+    browser = Browser(Desk())
+    browser.open()
+    assert browser.decide(headers=headers).status == 403
+    assert place(browser.decide(headers={"origin": "null", "sec_fetch_site": "same-origin"}))[1]["code"]
+
+
+def test_consent_is_asked_for_every_time() -> None:
+    """Nothing remembered can be ridden by a page in between: with the cookie of an earlier consent, one is asked."""
+    browser = Browser(Desk())
+    browser.tokens()
+    again = browser.open()
+    assert again.status == 200
+    assert b"Allow this application" in again.body
+
+
+def test_a_request_is_decided_once_and_in_time() -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    browser.open()
+    assert place(browser.decide())[1]["code"]
+    assert browser.decide().status == 400
+    browser.open()
+    desk.now += 700
+    assert browser.decide().status == 400
+
+
+def test_two_cookies_of_one_name_are_none() -> None:
+    browser = Browser(Desk())
+    browser.open()
+    assert browser.cookie is not None
+    browser.cookie = f"{browser.cookie}; {browser.cookie}"
+    assert browser.decide().status == 403
+
+
+def test_passwords() -> None:
+    desk = Desk(passwords=True)
+    browser = Browser(desk)
+    assert b"Development mode" not in browser.open().body
+    wrong = browser.decide(username="ada", password="no")
+    assert wrong.status == 403
+    assert b"do not belong together" in wrong.body
+    answer = place(browser.decide(username="ada", password="pw"))[1]
+    assert answer["code"]
+    token = said(desk.token(grant_type="authorization_code", code=answer["code"], code_verifier=browser.verifier))
+    assert desk.drive(desk.verifier.verify(token["access_token"], (RESOURCE,))).subject == "ada"
+
+
+def test_passwords_cannot_be_tried_without_end() -> None:
+    desk = Desk(passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    answers = [browser.decide(username="ada", password=str(number)).status for number in range(12)]
+    assert answers == [403] * 10 + [429] * 2
+    assert browser.decide(username="ada", password="pw").status == 429
+    desk.now += 61
+    assert place(browser.decide(username="ada", password="pw"))[1]["code"]
+
+
+# Codes
+
+
+def redeem(desk: Desk, browser: Browser, code: str, /, **changes: str) -> Any:
+    fields = {"grant_type": "authorization_code", "code": code, "code_verifier": browser.verifier, "redirect_uri": HOME}
+    return desk.token(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"code_verifier": "x" * 43}, "invalid_grant"),
+        ({"code_verifier": ""}, "invalid_grant"),
+        ({"redirect_uri": "https://editor.example/back"}, "invalid_grant"),
+        ({"resource": "https://other.example"}, "invalid_target"),
+        ({"code": "guessed"}, "invalid_grant"),
+        ({"grant_type": "password"}, "unsupported_grant_type"),
+        ({"grant_type": "client_credentials"}, "unsupported_grant_type"),
+        ({"client_id": "nobody"}, "invalid_client"),
+        ({"client_secret": "made up"}, "invalid_client"),
+    ],
+)
+def test_a_code_in_wrong_hands(changes: dict[str, str], error: str) -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    code = browser.code()
+    response = redeem(desk, browser, code, **changes)
+    assert (response.status, said(response)["error"]) == (401 if error == "invalid_client" else 400, error)
+    assert header(response, "cache-control") == "no-store"
+
+
+def test_the_code_of_another_client() -> None:
+    other = known_client("other", redirect_uris=[HOME])
+    desk = Desk(clients=(EDITOR, other))
+    browser = Browser(desk)
+    assert said(redeem(desk, browser, browser.code(), client_id="other"))["error"] == "invalid_grant"
+
+
+def test_a_code_is_good_once_and_shown_twice_ends_everything() -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    code = browser.code()
+    token = said(redeem(desk, browser, code))["access_token"]
+    assert desk.drive(desk.verifier.verify(token, (RESOURCE,)))
+    assert said(redeem(desk, browser, code))["error"] == "invalid_grant"
+    with pytest.raises(Rejected, match="revoked"):
+        desk.drive(desk.verifier.verify(token, (RESOURCE,)))
+
+
+def test_a_code_does_not_wait() -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    code = browser.code()
+    desk.now += 61
+    assert said(redeem(desk, browser, code))["error"] == "invalid_grant"
+
+
+def test_failures_at_the_token_endpoint_are_slowed_down() -> None:
+    desk = Desk()
+    statuses = [desk.token(grant_type="authorization_code", code=str(number)).status for number in range(300)]
+    assert statuses == [400] * 10 + [429] * 290
+    assert desk.post("/token", {"client_id": "other", "grant_type": "x"}).status != 429  # others are not held up
+    desk.now += 61
+    assert Browser(desk).tokens()["access_token"]
+
+
+# Refreshing
+
+
+def refresh(desk: Desk, token: str, **fields: str) -> Any:
+    return desk.token(grant_type="refresh_token", refresh_token=token, **fields)
+
+
+def test_refresh_tokens_turn() -> None:
+    desk = Desk()
+    first = Browser(desk).tokens(scope="read write")
+    second = said(refresh(desk, first["refresh_token"], resource=RESOURCE))
+    assert second["refresh_token"] != first["refresh_token"]
+    assert second["scope"] == "read write"
+    narrow = said(refresh(desk, second["refresh_token"], scope="read"))
+    assert narrow["scope"] == "read"
+    wide = said(refresh(desk, narrow["refresh_token"]))
+    assert wide["scope"] == "read write"
+
+
+def test_a_refresh_token_shown_twice_ends_the_family() -> None:
+    desk = Desk()
+    first = Browser(desk).tokens()
+    second = said(refresh(desk, first["refresh_token"]))
+    assert said(refresh(desk, first["refresh_token"]))["error"] == "invalid_grant"
+    assert said(refresh(desk, second["refresh_token"]))["error"] == "invalid_grant"
+    for token in (first["access_token"], second["access_token"]):
+        with pytest.raises(Rejected, match="revoked"):
+            desk.drive(desk.verifier.verify(token, (RESOURCE,)))
+
+
+def test_a_refresh_token_in_wrong_hands() -> None:
+    desk = Desk(clients=(EDITOR, known_client("other", redirect_uris=[HOME])))
+    token = Browser(desk).tokens()["refresh_token"]
+    assert said(refresh(desk, token, client_id="other"))["error"] == "invalid_grant"
+    assert said(refresh(desk, token, scope="read admin"))["error"] == "invalid_scope"
+    assert said(refresh(desk, token, resource="https://other.example"))["error"] == "invalid_target"
+    assert said(refresh(desk, token))["access_token"]  # none of that used it up
+
+
+def test_refresh_tokens_end() -> None:
+    desk = Desk()
+    token = Browser(desk).tokens()["refresh_token"]
+    desk.now += 86401
+    assert said(refresh(desk, token))["error"] == "invalid_grant"
+
+
+def test_a_client_without_refreshing_gets_no_refresh_token() -> None:
+    desk = Desk()
+    made = said(desk.register({"redirect_uris": [HOME]}))
+    browser = Browser(desk)
+    code = browser.code(client_id=made["client_id"])
+    assert "refresh_token" not in said(redeem(desk, browser, code, client_id=made["client_id"]))
+
+
+# Revoking and asking
+
+
+def test_revoking_either_token_ends_both() -> None:
+    for which in ("access_token", "refresh_token"):
+        desk = Desk(askers={"rs": "s3cret"})
+        tokens = Browser(desk).tokens()
+
+        def active(desk: Desk = desk, token: str = tokens["access_token"]) -> bool:
+            return said(desk.post("/introspect", {"token": token}, authorization=basic("rs", "s3cret")))["active"]
+
+        assert active()
+        assert desk.post("/revoke", {"client_id": "other", "token": tokens[which]}).status == 401
+        assert active()
+        assert desk.post("/revoke", {"client_id": "editor", "token": tokens[which]}).status == 200
+        assert not active()
+        assert said(refresh(desk, tokens["refresh_token"]))["error"] == "invalid_grant"
+        assert desk.post("/revoke", {"client_id": "editor", "token": "anything"}).status == 200
+
+
+def test_only_those_named_may_ask() -> None:
+    desk = Desk(askers={"rs": "s3cret"})
+    token = Browser(desk).tokens()["access_token"]
+    for authorization in ("", basic("rs", "wrong"), basic("other", "s3cret"), "Basic !!"):
+        assert desk.post("/introspect", {"token": token}, authorization=authorization).status == 401
+    answer = said(desk.post("/introspect", {"token": token}, authorization=basic("rs", "s3cret")))
+    assert (answer["active"], answer["sub"], answer["aud"]) == (True, "developer", RESOURCE)
+    for other in ("", "x", token[:-4] + "AAAA", token + "x"):
+        assert said(desk.post("/introspect", {"token": other}, authorization=basic("rs", "s3cret"))) == {
+            "active": False
+        }
+    desk.now += 901
+    assert said(desk.post("/introspect", {"token": token}, authorization=basic("rs", "s3cret"))) == {"active": False}
+
+
+# Clients that register themselves
+
+
+def test_registration() -> None:
+    desk = Desk()
+    response = desk.register(
+        {"redirect_uris": [HOME], "client_name": "Tool", "grant_types": ["authorization_code", "x"]}
+    )
+    made = said(response)
+    assert response.status == 201
+    assert made["token_endpoint_auth_method"] == "none"
+    assert "client_secret" not in made
+    assert b"Tool" in Browser(desk).open(client_id=made["client_id"]).body
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+def test_a_client_with_a_secret_must_show_it_its_own_way(method: str) -> None:
+    desk = Desk()
+    made = said(desk.register({"redirect_uris": [HOME], "token_endpoint_auth_method": method}))
+    ways: dict[str, Any] = {
+        "client_secret_basic": ({}, {"authorization": basic(made["client_id"], made["client_secret"])}),
+        "client_secret_post": ({"client_id": made["client_id"], "client_secret": made["client_secret"]}, {}),
+        "none": ({"client_id": made["client_id"]}, {}),
+        "wrong": ({"client_id": made["client_id"], "client_secret": "wrong"}, {}),
+    }
+    for way, (fields, headers) in ways.items():
+        browser = Browser(desk)
+        form = {
+            "grant_type": "authorization_code",
+            "code": browser.code(client_id=made["client_id"]),
+            "code_verifier": browser.verifier,
+        }
+        response = desk.post("/token", form | fields, **headers)
+        assert response.status == (200 if way == method else 401), way
+
+
+BAD_REDIRECTS = [
+    "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "file:///etc/passwd", "vbscript:x", "http://x.example/",
+    "http://localhost.evil.example/", "https://x.example/#part", "https://x.example/#", "https://user@x.example/", "https://",
+    "https:///path", "about:blank", "blob:https://x", "ftp://x.example", "//x.example", "/path", "", "https://x.example/*",
+    "https://x.example/\n", "https://x.example/ ", "https://x.example\\@y", "http://[::1", "https://x.example:99999/",
+    "https://x.example/'><script>", "mailto:a@b", "myapp:", "x" * 3000, "https://ex\u00e4mple.com/", 7, None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", BAD_REDIRECTS)
+def test_redirects_that_cannot_be_registered(uri: Any) -> None:
+    response = Desk().register({"redirect_uris": [uri]})
+    assert (response.status, said(response)["error"]) == (400, "invalid_redirect_uri")
+
+
+@pytest.mark.parametrize(
+    "uri", [HOME, "http://localhost/cb", "http://[::1]:5/cb", "https://x.example/cb?a=1", "com.example.app:/cb"]
+)
+def test_redirects_that_can(uri: str) -> None:
+    assert Desk().register({"redirect_uris": [uri]}).status == 201
+
+
+@settings(max_examples=300)
+@given(st.text(max_size=60) | st.from_regex(r"[a-z]{2,10}:/{0,3}[a-z0-9@.:\[\]%#?-]{0,30}", fullmatch=True))
+def test_only_safe_redirects_pass(uri: str) -> None:
+    try:
+        check_redirect(uri)
+    except BadClient:
+        return
+    scheme = uri.partition(":")[0].lower()
+    assert (
+        scheme == "https"
+        or "." in scheme
+        or uri.lower().startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
+    )
+    assert "#" not in uri
+    assert "'" not in source(uri)
+    assert ";" not in source(uri)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"redirect_uris": [HOME] * 6}, {"redirect_uris": []}, {"redirect_uris": HOME},
+        {"redirect_uris": [HOME] * 20_000},
+        {"client_name": "x" * 129}, {"client_name": "x" * 24_000}, {"client_name": 5}, {"client_name": "a\nb"},
+        {"grant_types": ["client_credentials"]}, {"response_types": ["token"]}, {"token_endpoint_auth_method": "tls"},
+    ],
+)  # fmt: skip
+def test_registrations_out_of_bounds(changes: dict[str, Any]) -> None:
+    assert Desk().register({"redirect_uris": [HOME]} | changes).status == 400
+
+
+def test_limits_of_registration_just_under_and_at() -> None:
+    desk = Desk()
+    assert desk.register({"redirect_uris": [HOME] * 5, "client_name": "x" * 128}).status == 201
+    for _ in range(9):
+        assert desk.register({"redirect_uris": [HOME]}).status == 201
+    refused = desk.register({"redirect_uris": [HOME]})
+    assert refused.status == 429
+    assert header(refused, "retry-after")
+    assert desk.register({"redirect_uris": [HOME]}, address="5.6.7.8").status == 201
+    desk.now += 3601
+    assert desk.register({"redirect_uris": [HOME]}).status == 201
+
+
+def test_what_is_no_registration() -> None:
+    desk = Desk()
+    for body in (b"", b"[]", b"{", b"x" * 100):
+        assert desk.ask("POST", "/register", body=body, content_type="application/json").status == 400
+    assert (
+        desk.ask("POST", "/register", body=encode({"redirect_uris": [HOME]}), content_type="text/plain").status == 400
+    )
+
+
+# Clients known by their document
+
+DOCUMENT = "https://app.example/client.json"
+
+
+def describing(**changes: Any) -> HttpAnswer:
+    good = {"client_id": DOCUMENT, "client_name": "App", "redirect_uris": [HOME, "https://app.example/cb"]}
+    return HttpAnswer(200, {"cache-control": "max-age=120"}, encode(good | changes))
+
+
+def test_a_client_by_its_document() -> None:
+    desk = Desk()
+    desk.documents[DOCUMENT] = describing()
+    browser = Browser(desk)
+    text = browser.open(client_id=DOCUMENT).body.decode()
+    assert "app.example" in text
+    assert "on this computer" in text  # its redirect is on localhost, where anyone can listen
+    assert place(browser.decide())[1]["code"]
+    browser.open(client_id=DOCUMENT)
+    assert desk.fetched == [DOCUMENT]  # kept as long as it says
+    desk.now += 121
+    assert b"on this computer" not in browser.open(client_id=DOCUMENT, redirect_uri="https://app.example/cb").body
+    assert desk.fetched == [DOCUMENT] * 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HttpAnswer(0), HttpAnswer(302, {"location": "http://169.254.169.254/"}), HttpAnswer(200, {}, b"<html>"),
+        describing(client_id="https://app.example/other.json"), describing(client_id="https://APP.example/client.json"),
+        describing(redirect_uris=[]), describing(redirect_uris=["javascript:alert(1)"]), describing(client_name=""),
+        describing(client_secret="x"), describing(token_endpoint_auth_method="client_secret_post"),
+    ],
+)  # fmt: skip
+def test_documents_that_describe_nobody(answer: HttpAnswer) -> None:
+    desk = Desk()
+    desk.documents[DOCUMENT] = answer
+    response = Browser(desk).open(client_id=DOCUMENT)
+    assert response.status == 400
+    assert b"169.254" not in response.body
+
+
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        "http://app.example/c.json", "https://app.example", "https://app.example/", "https://app.example/../c.json",
+        "https://app.example/./c", "https://u:p@app.example/c", "https://app.example/c#x", "https:///c", "file:///c",
+        "https://app.example/c d", "https://[::1/c", "https://app.example/" + "c" * 3000,
+    ],
+)  # fmt: skip
+def test_ids_that_name_no_document_are_not_fetched(client_id: str) -> None:
+    desk = Desk()
+    assert Browser(desk).open(client_id=client_id).status == 400
+    assert desk.fetched == []
+    assert not names_document(client_id)
+
+
+def test_only_trusted_hosts_if_some_are_named() -> None:
+    desk = Desk(trusts=lambda host: host == "good.example")
+    assert Browser(desk).open(client_id=DOCUMENT).status == 400
+    assert desk.fetched == []
+
+
+def test_a_redirect_outside_the_document() -> None:
+    desk = Desk()
+    desk.documents[DOCUMENT] = describing()
+    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=EVIL).status == 400
+    assert redirect_of(EDITOR, None) is None
+
+
+# Tokens bound to keys
+
+
+def test_tokens_can_be_bound() -> None:
+    desk = Desk()
+    browser, key = Browser(desk), proofs.new_key()
+    fields = {"grant_type": "authorization_code", "code_verifier": "", "client_id": "editor"}
+
+    def proof(key: dict[str, Any] = key) -> str:
+        return proofs.dpop(key, "POST", ISSUER + "/token", desk.now)
+
+    form = fields | {"code": browser.code(), "code_verifier": browser.verifier}
+    tokens = said(desk.post("/token", form, dpop=proof()))
+    assert tokens["token_type"] == "DPoP"
+    assert keys.unverified(tokens["access_token"])["cnf"]["jkt"]
+    refreshing = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"], "client_id": "editor"}
+    assert said(desk.post("/token", refreshing))["error"] == "invalid_grant"
+    assert said(desk.post("/token", refreshing, dpop=proof(proofs.new_key())))["error"] == "invalid_grant"
+    assert said(desk.post("/token", refreshing, dpop=proof()))["token_type"] == "DPoP"
+    assert said(desk.post("/token", refreshing, dpop="nonsense"))["error"] == "invalid_dpop_proof"
+
+
+# What is remembered
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "memory":
+        yield Shelf()
+        return
+    made = SqliteStore(tmp_path / "kept.db")
+    yield made
+    made.close()
+
+
+def test_what_is_stored_is_there_until_its_time(store: Any) -> None:
+    store.put("a", "k", b"1", NOW + 10, NOW)
+    store.put("b", "k", b"2", NOW + 10, NOW)
+    assert store.get("a", "k", NOW) == b"1"
+    assert store.get("a", "k", NOW + 10) is None
+    store.put("a", "k", b"3", NOW + 20, NOW)
+    assert store.take("a", "k", NOW) == b"3"
+    assert store.take("a", "k", NOW) is None
+    assert store.get("b", "k", NOW) == b"2"
+    assert store.take("b", "k", NOW + 11) is None
+
+
+def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    first = SqliteStore(path)
+    tokens = Browser(Desk(store=first)).tokens()
+    first.close()
+    assert path.stat().st_mode & 0o077 == 0
+    content = b"".join(one.read_bytes() for one in tmp_path.iterdir())
+    for secret in (tokens["access_token"], tokens["refresh_token"], tokens["access_token"].rpartition(".")[2]):
+        assert secret.encode() not in content
+    assert b'"d":' not in content  # nor the key that signs
+    second = SqliteStore(path)
+    again = Desk(store=second)
+    assert again.drive(again.verifier.verify(tokens["access_token"], (RESOURCE,))).subject == "developer"
+    assert said(refresh(again, tokens["refresh_token"]))["access_token"]
+    second.close()
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.auth.server import store as module
+
+    monkeypatch.setattr(module, "_MOST", 3)
+    shelf = Shelf()
+    for number in range(3):
+        shelf.put("a", str(number), b"", NOW + 10, NOW)
+    with pytest.raises(Full):
+        shelf.put("a", "more", b"", NOW + 10, NOW)
+    shelf.put("a", "2", b"again", NOW + 20, NOW)
+    shelf.put("a", "later", b"", NOW + 30, NOW + 15)
+    desk = Desk(store=Shelf())
+    for _ in range(3):
+        Browser(desk).open()
+    assert Browser(desk).open().status == 503
+
+
+def test_a_throttle_forgets() -> None:
+    throttle = Throttle(2, 10)
+    for now in (0.0, 1.0):
+        assert not throttle.full("a", now)
+        throttle.count("a", now)
+    assert throttle.full("a", 9.9)
+    assert not throttle.full("b", 9.9)
+    assert not throttle.full("a", 10.5)

@@ -1,0 +1,338 @@
+"""Authorization code with PKCE: what is asked for, what must come back, and each thing that ends it."""
+
+import hashlib
+from base64 import urlsafe_b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auth.world import ASM, ISSUER, PRM, REDIRECT, SERVER, World, answer, form, guarded, resource, server
+from dovetail.auth.challenge import Challenge, parse
+from dovetail.auth.code_flow import bound, choose_scopes, log_in, read_redirect
+from dovetail.auth.documents import AuthorizationServer, ProtectedResource
+from dovetail.auth.login import Login, Registered, Token
+from dovetail.auth.settings import ClientCredentials, OAuth
+from dovetail.errors import LoginFailed
+
+TOKEN = f"{ISSUER}/token"
+
+
+def attempt(world: World, challenge: Challenge | None = None, known: Login | None = None, **settings: Any) -> Login:
+    return world.run(log_in(SERVER, challenge or Challenge(), OAuth(**settings), known))
+
+
+def earlier(issuer: str = ISSUER, **changes: Any) -> Login:
+    client = Registered(issuer=issuer, client_id="earlier", redirect_uris=[REDIRECT])
+    return Login(resource=SERVER, server=AuthorizationServer(**server(issuer)), client=client, **changes)
+
+
+# The way through
+
+
+def test_a_login_from_a_challenge_to_a_token() -> None:
+    world = guarded()
+    login = attempt(world, parse(f'Bearer resource_metadata="{PRM}", scope="a b"'))
+    assert world.urls == [PRM, ASM, f"{ISSUER}/register", TOKEN]
+    (query,) = world.visited
+    fields = form(world.calls[-1])
+    digest = hashlib.sha256(fields["code_verifier"].encode()).digest()
+    assert query == {
+        "response_type": "code",
+        "client_id": "registered",
+        "redirect_uri": REDIRECT,
+        "state": query["state"],
+        "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+        "resource": SERVER,
+        "scope": "a b",
+    }
+    assert fields == {
+        "grant_type": "authorization_code",
+        "code": "the-code",
+        "redirect_uri": REDIRECT,
+        "code_verifier": fields["code_verifier"],
+        "resource": SERVER,
+        "client_id": "registered",
+    }
+    assert login.token == Token(access_token="the-token", expires_at=1060.0)
+    assert (login.resource, login.scopes, login.client.client_id, login.server.issuer) == (
+        SERVER, ["a", "b"], "registered", ISSUER,
+    )  # fmt: skip
+
+
+def test_no_two_logins_share_a_secret() -> None:
+    """A verifier kept where another login could overwrite it made both fail; here each has its own."""
+    worlds = [guarded() for _ in range(50)]
+    for world in worlds:
+        attempt(world)
+    assert len({world.visited[0]["state"] for world in worlds}) == 50
+    assert len({form(world.calls[-1])["code_verifier"] for world in worlds}) == 50
+    assert all(len(world.visited[0]["state"]) >= 32 for world in worlds)
+    assert all(43 <= len(form(world.calls[-1])["code_verifier"]) <= 128 for world in worlds)
+
+
+def test_an_endpoint_with_a_query_keeps_it() -> None:
+    world = guarded(**{ASM: server(authorization_endpoint=f"{ISSUER}/go?tenant=7")})
+    attempt(world)
+    assert world.visited[0]["tenant"] == "7"
+    assert world.visited[0]["response_type"] == "code"
+
+
+def test_what_is_known_saves_registering_again() -> None:
+    world = guarded()
+    assert attempt(world, known=earlier()).client.client_id == "earlier"
+    assert world.known == [[REDIRECT]]
+    assert f"{ISSUER}/register" not in world.urls
+
+
+def test_a_server_that_moved_is_registered_with_anew() -> None:
+    moved = "https://new.example.com"
+    world = guarded(
+        **{
+            PRM: resource(authorization_servers=[moved]),
+            f"{moved}/.well-known/oauth-authorization-server": server(moved),
+            f"{moved}/register": answer({"client_id": "there"}, 201),
+            f"{moved}/token": {"access_token": "t", "token_type": "Bearer"},
+        }
+    )
+    login = attempt(world, known=earlier())
+    assert (login.client.client_id, login.client.issuer, login.server.issuer) == ("there", moved, moved)
+    assert not [url for url in world.urls if url.startswith(ISSUER)]
+
+
+def test_the_issuer_wanted_or_known_is_chosen_of_several() -> None:
+    other = "https://other.example.com"
+    listed = {PRM: resource(authorization_servers=[other, ISSUER])}
+    assert attempt(guarded(**listed), issuer=ISSUER).server.issuer == ISSUER
+    assert attempt(guarded(**listed), known=earlier()).server.issuer == ISSUER
+    world = guarded(**listed)
+    with pytest.raises(LoginFailed, match=r"other\.example\.com publishes no metadata"):
+        attempt(world)
+
+
+def test_without_any_metadata_the_server_guards_itself() -> None:
+    origin = "https://mcp.example.com"
+    world = World(
+        {
+            f"{origin}/register": answer({"client_id": "c"}),
+            f"{origin}/token": {"access_token": "t", "token_type": "bearer"},
+        }
+    )
+    login = attempt(world)
+    assert login.server.assumed
+    assert world.visited[0]["resource"] == SERVER
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://MCP.Example.com/Mcp#x", "https://mcp.example.com/Mcp"),
+        ("https://mcp.example.com", "https://mcp.example.com"),
+    ],
+)
+def test_the_resource_is_named_canonically(url: str, said: str) -> None:
+    origin = url[: url.index("com") + 3]
+    world = World({f"{origin}/register": answer({"client_id": "c"}), f"{origin}/token": {"access_token": "t"}})
+    assert world.run(log_in(url, Challenge(), OAuth(), None)).resource == said
+
+
+# What ends it before it begins
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({PRM: resource(authorization_servers=[])}, "names no authorization server"),
+        ({PRM: resource(authorization_servers=["javascript:alert(1)"])}, "is no web address"),
+        ({PRM: resource(authorization_servers=["https://[::1"])}, "is no web address"),
+        ({PRM: resource(authorization_servers=[""])}, "is no web address"),
+        ({PRM: resource(resource="https://evil.example/mcp")}, "another resource"),
+        ({ASM: answer({}, 404)}, "publishes no metadata"),
+        ({ASM: server("https://evil.example")}, "another issuer"),
+        ({ASM: server(code_challenge_methods_supported=None)}, "PKCE"),
+        ({ASM: server(code_challenge_methods_supported=["plain"])}, "PKCE"),
+        ({ASM: server(code_challenge_methods_supported=None, assumed=True)}, "PKCE"),
+        ({ASM: server(authorization_endpoint=None)}, "no authorization endpoint"),
+        ({ASM: server(authorization_endpoint="javascript:alert(1)")}, "no authorization endpoint"),
+        ({ASM: server(authorization_endpoint="file:///bin/sh")}, "no authorization endpoint"),
+        ({ASM: server(authorization_endpoint="http://login.example.com/authorize")}, "no authorization endpoint"),
+        ({ASM: server(token_endpoint=None)}, "no token endpoint"),
+        ({ASM: server(token_endpoint="http://login.example.com/token")}, "no token endpoint"),
+    ],
+)
+def test_what_cannot_be_trusted_ends_it(changes: dict[str, Any], why: str) -> None:
+    world = guarded(**changes)
+    with pytest.raises(LoginFailed, match=why):
+        attempt(world)
+    assert not world.sent_to(TOKEN)
+    assert "token" in why or not world.visited
+
+
+# What comes back
+
+
+def described(**changes: Any) -> AuthorizationServer:
+    return AuthorizationServer(**server(**changes))
+
+
+@pytest.mark.parametrize("advertised", [True, False])
+@pytest.mark.parametrize(
+    ("iss", "good"),
+    [(ISSUER, True), (ISSUER + "/", False), (ISSUER.upper(), False), ("https://evil.example", False), ("", False)],
+)
+def test_an_issuer_that_is_said_must_be_the_one_asked(advertised: bool, iss: str, good: bool) -> None:
+    found = described(authorization_response_iss_parameter_supported=advertised)
+    redirect = {"code": "c", "state": "s", "iss": iss}
+    if good:
+        assert read_redirect(redirect, "s", found) == "c"
+    else:
+        with pytest.raises(LoginFailed, match="another authorization server"):
+            read_redirect(redirect, "s", found)
+
+
+def test_an_issuer_that_should_be_said_must_be() -> None:
+    assert read_redirect({"code": "c", "state": "s"}, "s", described()) == "c"
+    with pytest.raises(LoginFailed, match="does not say which"):
+        read_redirect({"code": "c", "state": "s"}, "s", described(authorization_response_iss_parameter_supported=True))
+
+
+@given(st.text())
+def test_only_the_state_that_was_sent_is_taken(state: str) -> None:
+    for redirect in ({"code": "c", "state": state}, {"code": "c"}, {"error": "e", "state": state}):
+        with pytest.raises(LoginFailed, match="does not belong to this login") as refused:
+            read_redirect(redirect, state + "x", described())
+        assert refused.value.reason is None
+
+
+def test_a_refusal_is_told_in_its_own_words() -> None:
+    redirect = {"error": "access_denied", "error_description": "Not \x1b[31mtoday", "state": "s"}
+    with pytest.raises(LoginFailed, match="the login was refused: access_denied: Not") as refused:
+        read_redirect(redirect, "s", described())
+    assert refused.value.reason == "access_denied"
+    assert str(refused.value).isprintable()
+
+
+def test_the_words_of_another_issuer_are_not_shown() -> None:
+    redirect = {"error": "call 555-1234", "error_description": "evil", "state": "s", "iss": "https://evil.example"}
+    with pytest.raises(LoginFailed) as refused:
+        read_redirect(redirect, "s", described())
+    assert "555" not in str(refused.value)
+    assert "evil" not in str(refused.value)
+
+
+@pytest.mark.parametrize("redirect", [{"state": "s"}, {"state": "s", "code": ""}])
+def test_a_redirect_without_a_code_is_none(redirect: dict[str, str]) -> None:
+    with pytest.raises(LoginFailed, match="no code"):
+        read_redirect(redirect, "s", described())
+
+
+def test_a_code_never_travels_after_a_bad_redirect() -> None:
+    world = guarded()
+    world.redirect = {"code": "stolen", "state": "another"}
+    with pytest.raises(LoginFailed):
+        attempt(world)
+    assert not world.sent_to(TOKEN)
+
+
+# Scopes
+
+
+def scopes(header: str = "Bearer", known: Login | None = None, **changes: Any) -> list[str] | None:
+    listed, offered = changes.pop("listed", None), changes.pop("offered", None)
+    document = ProtectedResource(SERVER, [ISSUER], listed)
+    return choose_scopes(parse(header), document, described(scopes_supported=offered), OAuth(**changes), known)
+
+
+def test_scopes_come_from_the_challenge_then_from_the_resource() -> None:
+    assert scopes('Bearer scope="a b"', listed=["x", "y"]) == ["a", "b"]
+    assert scopes(listed=["x", "y"]) == ["x", "y"]
+    assert scopes('Bearer scope=""', listed=["x"]) is None
+    assert scopes() is None
+    assert scopes(offered=["everything", "else"]) is None
+
+
+def test_scopes_asked_before_are_asked_again() -> None:
+    assert scopes('Bearer scope="b c"', earlier(scopes=["a", "b"])) == ["a", "b", "c"]
+
+
+def test_the_users_own_scopes_are_added() -> None:
+    assert scopes('Bearer scope="a"', scopes=["z", "a"]) == ["a", "z"]
+
+
+def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
+    assert scopes('Bearer scope="a"', offered=["a", "offline_access"]) == ["a", "offline_access"]
+    assert scopes('Bearer scope="a"', offered=["a"]) == ["a"]
+    assert scopes('Bearer scope="a"', offered=["offline_access"], offline=False) == ["a"]
+    assert choose_scopes(
+        parse("Bearer scope=a"),
+        None,
+        described(scopes_supported=["offline_access"]),
+        ClientCredentials(client_id="c"),
+        None,
+    ) == ["a"]
+
+
+def test_offline_access_asks_for_consent() -> None:
+    world = guarded(**{ASM: server(scopes_supported=["offline_access"])})
+    attempt(world, parse('Bearer scope="a"'))
+    assert world.visited[0]["scope"] == "a offline_access"
+    assert world.visited[0]["prompt"] == "consent"
+    world = guarded()
+    attempt(world, parse('Bearer scope="a"'))
+    assert "prompt" not in world.visited[0]
+
+
+# DPoP
+
+
+@pytest.mark.parametrize(
+    ("challenge", "document", "wanted", "bound_to_key"),
+    [
+        ("Bearer", {}, None, False),
+        ("DPoP", {}, None, True),
+        ("Bearer", {"dpop_bound_access_tokens_required": True}, None, True),
+        ("Bearer", {}, True, True),
+        ("DPoP", {}, False, False),
+    ],
+)
+def test_a_key_is_used_where_it_is_wanted(
+    challenge: str, document: dict[str, Any], wanted: bool | None, bound_to_key: bool
+) -> None:
+    kind = "DPoP" if bound_to_key else "Bearer"
+    world = guarded(**{PRM: resource(**document), TOKEN: {"access_token": "t", "token_type": kind}})
+    login = attempt(world, parse(challenge), dpop=wanted)
+    assert (login.key is not None) is bound_to_key
+    assert ("dpop" in world.calls[-1].headers) is bound_to_key
+
+
+def test_a_key_is_kept_from_login_to_login() -> None:
+    world = guarded(**{TOKEN: {"access_token": "t", "token_type": "DPoP"}})
+    first = attempt(world, dpop=True)
+    assert attempt(world, dpop=True, known=first).key == first.key
+
+
+# A stored login
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "good"),
+    [
+        (SERVER, OAuth(), True),
+        ("https://MCP.example.com/other", OAuth(), True),
+        ("http://mcp.example.com/mcp", OAuth(), False),
+        ("https://mcp.example.com:8443/mcp", OAuth(), False),
+        ("https://evil.example/mcp", OAuth(), False),
+        (SERVER, OAuth(client_id="earlier", issuer=ISSUER), True),
+        (SERVER, OAuth(client_id="another"), False),
+        (SERVER, OAuth(client_id="earlier", issuer="https://other.example"), False),
+    ],
+)
+def test_a_stored_login_is_for_one_server_and_client(url: str, settings: OAuth, good: bool) -> None:
+    assert bound(earlier(), url, settings) is good
+
+
+def test_a_stored_login_with_a_mangled_resource_is_for_nobody() -> None:
+    login = Login(resource="https://[::1", server=described(), client=Registered(issuer=ISSUER, client_id="c"))
+    assert not bound(login, SERVER, OAuth())

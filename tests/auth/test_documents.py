@@ -1,0 +1,219 @@
+"""Metadata documents: where they are looked for, in which order, and when they are not believed."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auth.world import ASM, ISSUER, PRM, SERVER, World, answer, resource, server
+from dovetail.auth.documents import (
+    AuthorizationServer,
+    ProtectedResource,
+    assumed_server,
+    check_resource,
+    resource_document,
+    secure,
+    server_document,
+    web_address,
+)
+from dovetail.auth.flow import HttpAnswer
+from dovetail.errors import LoginFailed
+
+# The protected resource
+
+
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        (
+            "https://a.example/mcp",
+            ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"],
+        ),
+        ("https://a.example/", ["/.well-known/oauth-protected-resource"]),
+        ("https://a.example", ["/.well-known/oauth-protected-resource"]),
+        (
+            "https://a.example/x/mcp/",
+            ["/.well-known/oauth-protected-resource/x/mcp", "/.well-known/oauth-protected-resource"],
+        ),
+    ],
+)
+def test_the_well_known_places_of_a_resource(url: str, places: list[str]) -> None:
+    world = World()
+    assert world.run(resource_document(url, None)) is None
+    assert world.urls == ["https://a.example" + place for place in places]
+
+
+def test_the_place_named_comes_first_and_is_enough() -> None:
+    world = World({"https://mcp.example.com/here": resource()})
+    assert world.run(resource_document(SERVER, "https://mcp.example.com/here")).resource == SERVER
+    assert world.urls == ["https://mcp.example.com/here"]
+
+
+def test_a_named_place_where_nothing_is_does_not_end_the_search() -> None:
+    world = World({PRM: resource()})
+    assert world.run(resource_document(SERVER, "https://proxy.internal/here")).resource == SERVER
+
+
+@pytest.mark.parametrize("bad", [answer([]), answer({"resource": 7}), HttpAnswer(200, {}, b"<html>"), answer({}, 500)])
+def test_what_is_no_document_is_passed_over(bad: HttpAnswer) -> None:
+    root = "https://mcp.example.com/.well-known/oauth-protected-resource"
+    world = World({PRM: bad, root: resource(resource="https://mcp.example.com")})
+    assert world.run(resource_document(SERVER, None)).resource == "https://mcp.example.com"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [SERVER, SERVER + "/", "https://mcp.example.com", "https://MCP.example.com/", "https://mcp.example.com:443/mcp"],
+)
+def test_a_resource_that_is_the_server_or_holds_it(said: str) -> None:
+    assert check_resource(ProtectedResource(said), SERVER).resource == said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "https://evil.example/mcp",
+        "http://mcp.example.com/mcp",
+        "https://mcp.example.com:8443/mcp",
+        "https://mcp.example.com/mc",
+        "https://mcp.example.com/mcp/more",
+        "https://mcp.example.com.evil.example/mcp",
+        "https://mcp.example.com@evil.example/mcp",
+        "https://mcp.example.com:x/mcp",
+        "https://[::1/mcp",
+        "https:///mcp",
+        "mcp.example.com",
+        "",
+    ],
+)
+def test_a_resource_that_is_another(said: str) -> None:
+    with pytest.raises(LoginFailed, match="another resource"):
+        check_resource(ProtectedResource(said), SERVER)
+
+
+# The authorization server
+
+
+@pytest.mark.parametrize(
+    ("issuer", "places"),
+    [
+        (
+            "https://a.example",
+            ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"],
+        ),
+        (
+            "https://a.example/t1",
+            [
+                "/.well-known/oauth-authorization-server/t1",
+                "/.well-known/openid-configuration/t1",
+                "/t1/.well-known/openid-configuration",
+            ],
+        ),
+        (
+            "https://a.example/t1/",
+            [
+                "/.well-known/oauth-authorization-server/t1",
+                "/.well-known/openid-configuration/t1",
+                "/t1/.well-known/openid-configuration",
+            ],
+        ),
+    ],
+)
+def test_the_well_known_places_of_an_authorization_server(issuer: str, places: list[str]) -> None:
+    world = World()
+    assert world.run(server_document(issuer)) is None
+    assert world.urls == ["https://a.example" + place for place in places]
+    for place in places:
+        assert World({"https://a.example" + place: server(issuer)}).run(server_document(issuer)).issuer == issuer
+
+
+@pytest.mark.parametrize("said", [ISSUER + "/", ISSUER.upper(), ISSUER + ":443", "https://evil.example", ""])
+def test_an_issuer_is_compared_to_the_letter(said: str) -> None:
+    with pytest.raises(LoginFailed, match="another issuer"):
+        World({ASM: server() | {"issuer": said}}).run(server_document(ISSUER))
+
+
+def test_a_document_cannot_say_that_it_is_none() -> None:
+    """What we make up for servers without documents is not checked for PKCE."""
+    assert World({ASM: server(assumed=True)}).run(server_document(ISSUER)).assumed is False
+
+
+# Without resource metadata: the rules of 2025-03
+
+
+def test_a_server_without_any_document_has_default_places() -> None:
+    world = World()
+    assert world.run(assumed_server(SERVER)) == AuthorizationServer(
+        issuer="https://mcp.example.com",
+        authorization_endpoint="https://mcp.example.com/authorize",
+        token_endpoint="https://mcp.example.com/token",
+        registration_endpoint="https://mcp.example.com/register",
+        assumed=True,
+    )
+    assert world.urls == ["https://mcp.example.com/.well-known/oauth-authorization-server"]
+
+
+@pytest.mark.parametrize("issuer", ["https://mcp.example.com", "https://mcp.example.com/"])
+def test_a_server_may_be_its_own_authorization_server(issuer: str) -> None:
+    found = server(issuer, assumed=True)
+    place = "https://mcp.example.com/.well-known/oauth-authorization-server"
+    assert World({place: found}).run(assumed_server(SERVER)).issuer == issuer
+
+
+@pytest.mark.parametrize("issuer", [ISSUER, "https://mcp.example.com/mcp", "https://mcp.example.com//"])
+def test_a_server_cannot_speak_for_another_issuer(issuer: str) -> None:
+    """Credentials are kept by issuer: whoever could claim one would be shown them."""
+    place = "https://mcp.example.com/.well-known/oauth-authorization-server"
+    with pytest.raises(LoginFailed, match="another issuer"):
+        World({place: server(issuer)}).run(assumed_server(SERVER))
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("url", ["https://a.example/x", "http://localhost:1/", "http://127.0.0.1/", "http://[::1]:9/x"])
+def test_where_credentials_may_go(url: str) -> None:
+    assert secure(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/", "http://127.0.0.2/", "http://localhost.evil.example/", "ftp://localhost/", "file:///etc/x",
+        "javascript:alert(1)", "https://", "https:///x", "//a.example/", "https://a.example:0/", "https://a.example:x/",
+        "https://[::1/", "",
+    ],
+)  # fmt: skip
+def test_where_credentials_may_not_go(url: str) -> None:
+    assert not secure(url)
+
+
+URLS = st.one_of(
+    st.text(),
+    st.builds("{}://{}:{}/{}".format, st.sampled_from(["http", "https", "x"]), st.text(), st.text(), st.text()),
+    st.builds("https://[{}]/".format, st.text()),
+)
+
+
+@given(URLS)
+def test_no_address_is_too_odd(url: str) -> None:
+    assert web_address(url) is None or not secure(url) or url.lower().lstrip().startswith("http")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["resource", "authorization_servers", "scopes_supported", "issuer", "token_endpoint", "x"])
+
+
+@given(st.dictionaries(FIELDS, JSON | st.lists(URLS)))
+def test_no_document_is_too_odd(document: dict[str, Any]) -> None:
+    """Whatever a server publishes, the search ends with a document, with nothing, or with a refusal."""
+    world = World({PRM: document, ASM: document})
+    for flow in (resource_document(SERVER, None), server_document(ISSUER), assumed_server(SERVER)):
+        with contextlib.suppress(LoginFailed):
+            world.run(flow)

@@ -1,0 +1,321 @@
+"""The guard: what a request's credentials come to, and what a client is told when they do not suffice."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auth.issuing import ISSUER, NOW, RESOURCE, Issuer, drive
+from dovetail.auth import proofs
+from dovetail.auth.challenge import parse
+from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.guard import Guard, Head, guard_for
+from dovetail.auth.place import Place, host_name, public, seen
+from dovetail.auth.possession import Possession
+from dovetail.auth.verify import IntrospectionVerifier, JwtVerifier, StaticTokens
+from dovetail.errors import Denied
+from dovetail.protocol.principal import Principal
+
+METADATA = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer()
+
+
+def head(authorization: str | None, dpop: str | None = None, **changes: Any) -> Head:
+    facts = {"method": "POST", "url": RESOURCE, "resource": RESOURCE, "metadata": METADATA} | changes
+    return Head(authorization=authorization, dpop=dpop, **facts)
+
+
+def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **changes: Any) -> Denied:
+    with pytest.raises(Denied) as refusal:
+        drive(guard.admit(head(authorization, dpop, **changes)))
+    return refusal.value
+
+
+def test_without_credentials_the_way_to_some_is_told() -> None:
+    guard = Guard(StaticTokens({"t": "ada"}), scopes=["files:read", "mail"])
+    for authorization in (None, "", "Basic YTpi", "Bearers t"):
+        refusal = denied(guard, authorization)
+        said = parse(refusal.challenge)
+        assert refusal.status == 401
+        assert said.error is None
+        assert said.resource_metadata == METADATA
+        assert said.scopes == ("files:read", "mail")
+
+
+@pytest.mark.parametrize(
+    "authorization", ["Bearer", "Bearer ", "Bearer a b", "Bearer \u00e4", 'Bearer "t"', "bearer a,b"]
+)
+def test_malformed_credentials(authorization: str) -> None:
+    refusal = denied(Guard(StaticTokens({"t": "ada"})), authorization)
+    assert (refusal.status, parse(refusal.challenge).error) == (400, "invalid_request")
+
+
+@given(st.text())
+def test_a_challenge_is_one_header_whatever_came(authorization: str) -> None:
+    refusal = denied(Guard(StaticTokens({"secret-token": "ada"})), authorization)
+    assert refusal.challenge.isascii()
+    assert refusal.challenge.isprintable()
+
+
+def test_the_scheme_has_no_case() -> None:
+    guard = Guard(StaticTokens({"t": "ada"}))
+    assert drive(guard.admit(head("bEARER t"))) == "ada"
+
+
+def test_a_wrong_token_is_invalid() -> None:
+    refusal = denied(Guard(StaticTokens({"t": "ada"})), "Bearer x")
+    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+
+
+def test_a_token_for_another_server(issuer: Issuer) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()))
+    token = issuer.token()
+    assert drive(guard.admit(head(f"Bearer {token}"))).subject == "ada"
+    refusal = denied(guard, f"Bearer {token}", resource="https://mcp.example/other")
+    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+    elsewhere = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience=["api://other"]))
+    assert denied(elsewhere, f"Bearer {token}").status == 401
+    configured = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks(), audience="api://mine"))
+    assert drive(configured.admit(head(f"Bearer {issuer.token(aud='api://mine')}"))).subject == "ada"
+
+
+def test_missing_scopes_are_told_all_at_once(issuer: Issuer) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), scopes=["files:read", "files:write"])
+    refusal = denied(guard, f"Bearer {issuer.token()}")
+    said = parse(refusal.challenge)
+    assert (refusal.status, said.error) == (403, "insufficient_scope")
+    assert said.scopes == ("files:read", "files:write")
+    assert said.resource_metadata == METADATA
+
+
+def test_broad_scopes_include_narrow_ones() -> None:
+    guard = Guard(
+        StaticTokens({"t": Principal("ada", scopes=["all"], claims={"x": 1})}),
+        scopes=["files:read"],
+        implied={"all": ["files", "all"], "files": ["files:read"]},
+    )
+    found = drive(guard.admit(head("Bearer t")))
+    assert found.scopes == {"all", "files", "files:read"}
+    assert (found, found.subject, found.claims) == ("ada", "ada", {"x": 1})
+
+
+def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
+    other = Issuer("https://other.example")
+    asking = IntrospectionVerifier(endpoint=ISSUER + "/i", client_id="a", client_secret="b")
+    guard = Guard(
+        JwtVerifier(issuer=ISSUER, keys=issuer.jwks()),
+        JwtVerifier(issuer=other.url, keys=other.jwks()),
+        StaticTokens({"t": "bob"}),
+        asking,
+    )
+    assert drive(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
+    assert drive(guard.admit(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
+    assert drive(guard.admit(head("Bearer t"))) == "bob"
+    # A token of one issuer signed by the other; and nobody who knows can be reached: not 401, not served.
+    forged = other.token(iss=ISSUER)
+    for token in (forged, "unknown"):
+        refusal = denied(guard, f"Bearer {token}")
+        assert refusal.status == 503
+        assert not refusal.challenge
+
+
+def test_a_forged_issuer(issuer: Issuer) -> None:
+    other = Issuer("https://other.example")
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), JwtVerifier(issuer=other.url, keys=other.jwks()))
+    assert denied(guard, f"Bearer {other.token(iss=ISSUER)}").status == 401
+    assert denied(guard, f"Bearer {other.token(iss='https://third.example')}").status == 401
+
+
+def test_an_outage_refuses_but_does_not_condemn(issuer: Issuer) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER))
+    with pytest.raises(Denied) as refusal:
+        drive(guard.admit(head(f"Bearer {issuer.token()}")), lambda _: HttpAnswer(0))
+    assert refusal.value.status == 503
+
+
+def test_what_auth_may_be() -> None:
+    one = StaticTokens({"t": "ada"})
+    assert isinstance(guard_for(one), Guard)
+    assert isinstance(guard_for([one, one]), Guard)
+    guard = Guard(one)
+    assert guard_for(guard) is guard
+    for wrong in ("oauth", 3, [one, "x"], object()):
+        with pytest.raises(TypeError, match="auth must be"):
+            guard_for(wrong)
+    with pytest.raises(ValueError, match="at least one"):
+        Guard()
+    for scope in ("two words", 'quo"te', "", "back\\slash", "caf\u00e9"):
+        with pytest.raises(ValueError, match="not a scope"):
+            Guard(one, scopes=[scope])
+
+
+def test_the_document(issuer: Issuer) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), StaticTokens({}), scopes=["a"])
+    said = guard.document(RESOURCE)
+    assert said["resource"] == RESOURCE
+    assert said["authorization_servers"] == [ISSUER]
+    assert said["scopes_supported"] == ["a"]
+    assert said["bearer_methods_supported"] == ["header"]
+    assert "dpop_bound_access_tokens_required" not in said
+    other = Guard(StaticTokens({}), authorization_servers=["https://x"], scopes_supported=["b"], dpop=True)
+    assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
+    assert other.document(RESOURCE)["scopes_supported"] == ["b"]
+    assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
+
+
+# Tokens bound to a key
+
+
+@pytest.fixture(scope="module")
+def key() -> dict[str, Any]:
+    return proofs.new_key()
+
+
+def thumbprint(key: dict[str, Any]) -> str:
+    from joserfc.jwk import ECKey
+
+    return ECKey.import_key(key).thumbprint()
+
+
+def bound(issuer: Issuer, key: dict[str, Any]) -> str:
+    return issuer.token(cnf={"jkt": thumbprint(key)})
+
+
+def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> None:
+    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
+    proof = proofs.dpop(key, "POST", RESOURCE + "?x=1", NOW, token=token)
+    assert drive(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
+    again = denied(guard, f"DPoP {token}", proof)
+    assert (again.status, parse(again.challenge).scheme) == (401, "dpop")
+    assert "used before" in str(again)
+
+
+@pytest.mark.parametrize(
+    "flaw", ["bearer", "none", "other key", "other method", "other url", "other token", "no token", "old", "early"]
+)
+def test_a_bound_token_without_its_proof(issuer: Issuer, key: dict[str, Any], flaw: str) -> None:
+    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), bound(issuer, key)
+    proof: str | None = proofs.dpop(
+        proofs.new_key() if flaw == "other key" else key,
+        "GET" if flaw == "other method" else "POST",
+        "https://other.example/mcp" if flaw == "other url" else RESOURCE,
+        NOW + {"old": -100, "early": 100}.get(flaw, 0),
+        token=None if flaw == "no token" else "another" if flaw == "other token" else token,
+    )
+    if flaw == "none":
+        proof = None
+    refusal = denied(guard, f"{'Bearer' if flaw == 'bearer' else 'DPoP'} {token}", proof)
+    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+
+
+def test_other_bindings_are_refused_for_they_cannot_be_checked(issuer: Issuer) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()))
+    for cnf in ({"x5t#S256": "abc"}, {}, "x", {"jkt": 5}):
+        assert denied(guard, f"Bearer {issuer.token(cnf=cnf)}").status == 401
+
+
+def test_an_unbound_token_is_not_made_better_by_a_proof(issuer: Issuer, key: dict[str, Any]) -> None:
+    guard, token = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks())), issuer.token()
+    proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token)
+    assert denied(guard, f"DPoP {token}", proof).status == 401
+
+
+def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, Any]) -> None:
+    guard = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop=True, dpop_nonces=True)
+    assert denied(guard, f"Bearer {issuer.token()}").challenge.startswith("DPoP ")
+    token = bound(issuer, key)
+    refusal = denied(guard, f"DPoP {token}", proofs.dpop(key, "POST", RESOURCE, NOW, token=token))
+    assert parse(refusal.challenge).error == "use_dpop_nonce"
+    assert refusal.nonce
+    good = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=refusal.nonce)
+    assert drive(guard.admit(head(f"DPoP {token}", good))).subject == "ada"
+    stale = proofs.dpop(key, "POST", RESOURCE, NOW + 900, token=token, nonce=refusal.nonce)
+    with pytest.raises(Denied) as late:
+        drive(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
+    assert late.value.status == 401
+
+
+def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any]) -> None:
+    from joserfc import jwt
+    from joserfc.jwk import ECKey, OctKey
+
+    signer, facts = ECKey.import_key(key), {"htm": "POST", "htu": RESOURCE, "iat": int(NOW), "jti": "a"}
+    public, shared = signer.as_dict(private=False), OctKey.import_key("a secret for both of us")
+    bad: list[tuple[dict[str, Any], Any]] = [
+        ({"typ": "dpop+jwt", "alg": "ES256", "jwk": signer.as_dict(private=True)}, signer),
+        ({"typ": "dpop+jwt", "alg": "ES256"}, signer),
+        ({"typ": "JWT", "alg": "ES256", "jwk": public}, signer),
+        ({"typ": "dpop+jwt", "alg": "HS256", "jwk": shared.as_dict()}, shared),
+    ]  # fmt: skip
+    for header, with_key in bad:
+        proof = jwt.encode(header, facts, with_key, algorithms=["ES256", "HS256"])
+        with pytest.raises(Exception, match="DPoP proof"):
+            Possession().check(proof, method="POST", url=RESOURCE, token=None, now=NOW)
+
+
+def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dovetail.auth import possession
+    from dovetail.auth.claims import Unavailable
+
+    monkeypatch.setattr(possession, "_REMEMBERED", 3)
+    one = Possession()
+
+    def show(now: float) -> None:
+        one.check(proofs.dpop(key, "POST", RESOURCE, now), method="POST", url=RESOURCE, token=None, now=now)
+
+    for _ in range(3):
+        show(NOW)
+    with pytest.raises(Unavailable):  # refused rather than forgotten
+        show(NOW)
+    show(NOW + 200)  # those are over
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "resource", "metadata"),
+    [
+        ("https://mcp.example/mcp", "/mcp", RESOURCE, METADATA),
+        ("https://mcp.example", "/mcp", RESOURCE, METADATA),
+        ("https://MCP.example/", "/mcp", RESOURCE, METADATA),
+        (
+            "https://x.example/a/b/mcp",
+            "/mcp",
+            "https://x.example/a/b/mcp",
+            "https://x.example/a/b/.well-known/oauth-protected-resource/mcp",
+        ),
+        (
+            "https://x.example:8443/a",
+            "/mcp",
+            "https://x.example:8443/a/mcp",
+            "https://x.example:8443/a/.well-known/oauth-protected-resource/mcp",
+        ),
+        ("https://x.example", "/", "https://x.example", "https://x.example/.well-known/oauth-protected-resource"),
+    ],
+)
+def test_the_place_behind_a_public_url(url: str, path: str, resource: str, metadata: str) -> None:
+    place = public(url, path)
+    assert (place.resource, place.metadata) == (resource, metadata)
+
+
+def test_the_place_as_seen() -> None:
+    assert seen("http", "127.0.0.1", 8000, "", "/mcp").resource == "http://127.0.0.1:8000/mcp"
+    assert seen("https", "::1", 443, "/x/", "/mcp").resource == "https://[::1]/x/mcp"
+    assert host_name(b"LOCALHOST:99") == "localhost"
+    assert host_name(b"[::1]:99") == "::1"
+
+
+def test_where_the_document_is_given_out() -> None:
+    place = Place("https://x.example/a", "/mcp")
+    well_known = "/.well-known/oauth-protected-resource"
+    assert place.describes(well_known)
+    assert place.describes(well_known + "/mcp")
+    assert place.describes(well_known + "/a/mcp")
+    for other in ("/mcp", well_known + "/b/mcp", well_known + "x", "/.well-known/openid-configuration"):
+        assert not place.describes(other)

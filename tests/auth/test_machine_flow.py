@@ -1,0 +1,277 @@
+"""Logins without a browser here: what each sends, and what ends it."""
+
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from auth.world import ASM, ISSUER, PRM, SERVER, World, answer, form, guarded, resource, server
+from dovetail.auth.challenge import Challenge, parse
+from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.auth.login import Login, Token
+from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
+from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
+from dovetail.errors import LoginFailed
+
+TOKEN = f"{ISSUER}/token"
+SCOPED = parse('Bearer scope="a b"')
+
+# A program
+
+
+def test_by_secret() -> None:
+    world = guarded()
+    login = world.run(by_credentials(SERVER, SCOPED, ClientCredentials(client_id="me", client_secret="s"), None))
+    (call,) = world.sent_to(TOKEN)
+    assert form(call) == {
+        "grant_type": "client_credentials",
+        "resource": SERVER,
+        "scope": "a b",
+        "client_id": "me",
+    }
+    assert call.headers["authorization"].startswith("Basic ")
+    assert login.token == Token(access_token="the-token", expires_at=1060.0)
+    assert not world.visited
+
+
+def test_by_key() -> None:
+    world = guarded()
+    key = ECKey.generate_key("P-256")
+    settings = ClientCredentials(client_id="me", private_key=key.as_pem(private=True).decode())
+    world.run(by_credentials(SERVER, Challenge(), settings, None))
+    sent = form(world.sent_to(TOKEN)[0])
+    claims = jwt.decode(sent["client_assertion"], key).claims
+    assert (claims["iss"], claims["aud"], claims["iat"]) == ("me", ISSUER, 1000)
+    assert sent["client_assertion_type"].endswith("jwt-bearer")
+
+
+def test_with_a_proof() -> None:
+    world = guarded(**{TOKEN: {"access_token": "t", "token_type": "DPoP"}})
+    settings = ClientCredentials(client_id="me", client_secret="s", dpop=True)
+    login: Login = world.run(by_credentials(SERVER, Challenge(), settings, None))
+    assert login.key is not None
+    assert "dpop" in world.sent_to(TOKEN)[0].headers
+
+
+def test_a_secret_is_not_shown_to_an_unsafe_place() -> None:
+    world = guarded(**{ASM: server(token_endpoint="http://login.example.com/token")})
+    with pytest.raises(LoginFailed, match="no token endpoint"):
+        world.run(by_credentials(SERVER, SCOPED, ClientCredentials(client_id="me", client_secret="s"), None))
+    assert world.urls == [PRM, ASM]
+
+
+def test_a_secret_for_one_issuer_is_not_shown_to_another() -> None:
+    world = guarded()
+    settings = ClientCredentials(client_id="me", client_secret="s", issuer="https://other.example")
+    with pytest.raises(LoginFailed, match=r"was given for https://other\.example"):
+        world.run(by_credentials(SERVER, SCOPED, settings, None))
+    assert not world.sent_to(TOKEN)
+
+
+# A company
+
+IDP = "https://idp.example.com/token"
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+COMPANY = EnterpriseLogin(
+    client_id="me",
+    client_secret="s",
+    idp_client_id="there",
+    idp_client_secret="i",
+    idp_token_endpoint=IDP,
+    id_token="id",
+)
+
+
+def test_by_the_companys_identity_provider() -> None:
+    world = guarded(**{IDP: {"access_token": "grant", "issued_token_type": ID_JAG, "token_type": "N_A"}})
+    world.run(by_enterprise(SERVER, SCOPED, COMPANY, None, "id"))
+    assert form(world.sent_to(IDP)[0]) == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "requested_token_type": ID_JAG,
+        "audience": ISSUER,
+        "resource": SERVER,
+        "subject_token": "id",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+        "client_id": "there",
+        "client_secret": "i",
+        "scope": "a b",
+    }
+    assert form(world.sent_to(TOKEN)[0]) == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "assertion": "grant",
+        "resource": SERVER,
+        "scope": "a b",
+        "client_id": "me",
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (answer({"error": "invalid_grant"}, 400), "identity provider.*invalid_grant"),
+        (answer({"issued_token_type": ID_JAG}), "identity provider"),
+        (answer({"access_token": "g", "issued_token_type": "other"}), "another kind of token"),
+        (answer({"access_token": "g"}), "another kind of token"),
+    ],
+)
+def test_what_an_identity_provider_may_not_say(said: HttpAnswer, why: str) -> None:
+    world = guarded(**{IDP: said})
+    with pytest.raises(LoginFailed, match=why):
+        world.run(by_enterprise(SERVER, SCOPED, COMPANY, None, "id"))
+    assert not world.sent_to(TOKEN)
+
+
+def test_an_identity_provider_in_the_clear_is_not_used() -> None:
+    settings = EnterpriseLogin(
+        client_id="me", idp_client_id="i", idp_token_endpoint="http://idp.example/", id_token="id"
+    )
+    world = guarded()
+    with pytest.raises(LoginFailed, match="not safe"):
+        world.run(by_enterprise(SERVER, SCOPED, settings, None, "id"))
+
+
+# A workload
+
+
+def test_by_the_platforms_token() -> None:
+    world = guarded()
+    world.run(by_workload(SERVER, SCOPED, WorkloadIdentity(client_id="me", assertion="jwt"), None, "jwt"))
+    assert form(world.sent_to(TOKEN)[0]) == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "assertion": "jwt",
+        "resource": SERVER,
+        "scope": "a b",
+        "client_id": "me",
+    }
+
+
+def test_a_workload_nobody_named_sends_no_name() -> None:
+    world = guarded()
+    world.run(by_workload(SERVER, Challenge(), WorkloadIdentity(assertion="jwt"), None, "jwt"))
+    assert "client_id=" not in world.sent_to(TOKEN)[0].body.decode()
+
+
+def test_a_refused_workload_tries_nothing_else() -> None:
+    world = guarded(**{TOKEN: answer({"error": "invalid_grant"}, 400)})
+    with pytest.raises(LoginFailed, match="invalid_grant"):
+        world.run(by_workload(SERVER, SCOPED, WorkloadIdentity(assertion="jwt"), None, "jwt"))
+    assert len(world.sent_to(TOKEN)) == 1
+
+
+# Another device
+
+DEVICE = f"{ISSUER}/device"
+SAID: dict[str, Any] = {
+    "device_code": "dev",
+    "user_code": "ABCD-1234",
+    "verification_uri": f"{ISSUER}/enter",
+    "verification_uri_complete": f"{ISSUER}/enter?code=ABCD-1234",
+    "interval": 2,
+    "expires_in": 60,
+}
+PENDING = answer({"error": "authorization_pending"}, 400)
+SLOWER = answer({"error": "slow_down"}, 400)
+GOOD = answer({"access_token": "t", "token_type": "Bearer"})
+
+
+def device(*answers: HttpAnswer, **changes: Any) -> World:
+    left = iter(answers)
+    said = {name: value for name, value in (SAID | changes).items() if value is not None}
+    return guarded(**{
+        ASM: server(device_authorization_endpoint=DEVICE), DEVICE: said, TOKEN: lambda _: next(left, PENDING),
+    })  # fmt: skip
+
+
+def on_device(world: World, **settings: Any) -> Login:
+    return world.run(by_device(SERVER, SCOPED, DeviceLogin(**settings), None))
+
+
+def test_a_code_is_shown_and_waited_for() -> None:
+    world = device(PENDING, SLOWER, PENDING, GOOD)
+    assert on_device(world, client_id="me").token == Token(access_token="t")
+    assert form(world.sent_to(DEVICE)[0]) == {"resource": SERVER, "scope": "a b", "client_id": "me"}
+    assert [(one.url, one.code, one.complete) for one in world.shown] == [
+        (f"{ISSUER}/enter", "ABCD-1234", f"{ISSUER}/enter?code=ABCD-1234")
+    ]
+    assert world.paused == [2.0, 2.0, 7.0, 7.0]
+    assert form(world.sent_to(TOKEN)[0]) == {
+        "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
+        "device_code": "dev",
+        "resource": SERVER,
+        "client_id": "me",
+    }
+
+
+def test_a_client_for_devices_is_registered_as_one() -> None:
+    world = device(GOOD)
+    on_device(world)
+    sent: HttpCall = world.sent_to(f"{ISSUER}/register")[0]
+    assert b'"grant_types":["urn:ietf:params:oauth:grant-type:device_code","refresh_token"]' in sent.body
+
+
+def test_an_endpoint_that_does_not_answer_is_asked_less_often() -> None:
+    world = device(HttpAnswer(0), HttpAnswer(0), GOOD)
+    on_device(world, client_id="me")
+    assert world.paused == [2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("said", "pause"), [(None, 5.0), ("3", 3.0), (0, 5.0), (0.01, 1.0), (-4, 5.0), (9999, 60.0), ([], 5.0), ("x", 5.0)]
+)
+def test_how_often_it_is_asked(said: Any, pause: float) -> None:
+    world = device(GOOD, interval=said, expires_in=100)
+    on_device(world, client_id="me")
+    assert world.paused == [pause]
+
+
+def test_it_ends_when_the_code_does() -> None:
+    world = device(expires_in=20)
+    with pytest.raises(LoginFailed, match="nobody entered the code"):
+        on_device(world, client_id="me")
+    assert sum(world.paused) == 22.0
+
+
+def test_it_ends_when_the_user_said_so() -> None:
+    world = device(expires_in=None)
+    with pytest.raises(LoginFailed, match="nobody entered the code"):
+        on_device(world, client_id="me", timeout=9.0)
+    assert sum(world.paused) == 10.0
+
+
+@pytest.mark.parametrize("code", ["access_denied", "expired_token", "invalid_grant"])
+def test_it_ends_with_a_refusal(code: str) -> None:
+    with pytest.raises(LoginFailed, match=code):
+        on_device(device(PENDING, answer({"error": code}, 400)), client_id="me")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device_authorization_endpoint": None},
+        {"device_authorization_endpoint": "http://login.example.com/device"},
+        {"device_authorization_endpoint": DEVICE, "token_endpoint": "http://login.example.com/token"},
+        {"device_authorization_endpoint": DEVICE, "token_endpoint": None},
+    ],
+)
+def test_without_safe_endpoints_it_is_not_offered(changes: dict[str, Any]) -> None:
+    world = guarded(**{PRM: resource(), ASM: server(**changes)})
+    with pytest.raises(LoginFailed, match="does not offer logins on another device"):
+        on_device(world, client_id="me")
+    assert world.urls == [PRM, ASM]
+
+
+def test_a_code_cannot_paint_the_terminal() -> None:
+    world = device(GOOD, user_code="\x1b[2J" + "x" * 999, verification_uri_complete=7)
+    on_device(world, client_id="me")
+    assert world.shown[0].code.isprintable()
+    assert len(world.shown[0].code) < 999
+    assert world.shown[0].complete is None
+
+
+def test_a_device_login_that_is_refused_says_so() -> None:
+    world = guarded(**{
+        ASM: server(device_authorization_endpoint=DEVICE), DEVICE: answer({"error": "invalid_client"}, 401),
+    })  # fmt: skip
+    with pytest.raises(LoginFailed, match=r"device login.*invalid_client"):
+        on_device(world, client_id="me")

@@ -1,0 +1,158 @@
+"""Who a client is to an authorization server: the order of the ways, and what is never shown to another."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from auth.world import ISSUER, REDIRECT, World, answer, server
+from dovetail.auth.documents import AuthorizationServer
+from dovetail.auth.login import Registered
+from dovetail.auth.registration import choose_method, identify
+from dovetail.auth.settings import DeviceLogin, OAuth
+from dovetail.errors import LoginFailed
+
+DOCUMENT = "https://my.app/client.json"
+EARLIER = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT])
+
+
+def described(**changes: Any) -> AuthorizationServer:
+    return AuthorizationServer(**server(**changes))
+
+
+def found(
+    settings: OAuth | DeviceLogin,
+    known: Registered | None = None,
+    world: World | None = None,
+    redirect: str = REDIRECT,
+    scopes: Sequence[str] = (),
+    **changes: Any,
+) -> tuple[Registered, list[dict[str, Any]]]:
+    world = world or World({f"{ISSUER}/register": answer({"client_id": "new"}, 201)})
+    client = world.run(identify(described(**changes), settings, known, redirect, scopes))
+    return client, [json.loads(call.body) for call in world.calls]
+
+
+def test_what_the_user_says_comes_first() -> None:
+    settings = OAuth(client_id="mine", client_secret="s", client_metadata_url=DOCUMENT)
+    client, sent = found(settings, EARLIER, client_id_metadata_document_supported=True)
+    assert (client.client_id, client.client_secret, client.issuer, client.given) == ("mine", "s", ISSUER, True)
+    assert not sent
+
+
+def test_then_the_metadata_document_where_it_is_taken() -> None:
+    settings = OAuth(client_metadata_url=DOCUMENT)
+    assert found(settings, EARLIER, client_id_metadata_document_supported=True)[0].client_id == DOCUMENT
+    assert found(settings, EARLIER)[0].client_id == "earlier"
+
+
+def test_then_an_earlier_registration() -> None:
+    assert found(OAuth(), EARLIER) == (EARLIER, [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Registered(issuer="https://other.example", client_id="x", redirect_uris=[REDIRECT]),
+        Registered(issuer=ISSUER + "/", client_id="x", redirect_uris=[REDIRECT]),
+        Registered(issuer=ISSUER, client_id="x", redirect_uris=["http://127.0.0.1:1/callback"]),
+        Registered(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], refused=True),
+        Registered(issuer=ISSUER, client_id="x", redirect_uris=[REDIRECT], given=True),
+        None,
+    ],
+)
+def test_else_a_new_one(other: Registered | None) -> None:
+    client, sent = found(OAuth(client_name="me"), other, scopes=["a", "b"])
+    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT], scopes=["a", "b"])
+    assert sent == [
+        {
+            "client_name": "me",
+            "redirect_uris": [REDIRECT],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+            "application_type": "native",
+            "scope": "a b",
+        }
+    ]
+
+
+def test_a_client_that_wants_more_scopes_than_it_was_registered_with_is_registered_anew() -> None:
+    known = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
+    assert found(OAuth(), known, scopes=["b"])[0].client_id == "earlier"
+    client, sent = found(OAuth(), known, scopes=["b", "c"])
+    assert (client.client_id, sent[0]["scope"]) == ("new", "b c")
+    assert "scope" not in found(OAuth())[1][0]
+
+
+def test_a_client_on_the_web_says_so() -> None:
+    assert found(OAuth(), redirect="https://my.app/back")[1][0]["application_type"] == "web"
+    assert found(OAuth(), redirect="http://[::1]:9/back")[1][0]["application_type"] == "native"
+
+
+def test_a_client_given_for_another_issuer_is_not_shown() -> None:
+    with pytest.raises(LoginFailed, match=r"was given for https://other\.example"):
+        found(OAuth(client_id="mine", client_secret="s", issuer="https://other.example"))
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://login.example.com/register", "javascript:x", "https://[::1/"])
+def test_without_a_safe_place_to_register_there_is_a_hint(endpoint: str | None) -> None:
+    with pytest.raises(LoginFailed, match="does not let clients register") as refused:
+        found(OAuth(), registration_endpoint=endpoint)
+    assert "client_id" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "said", [answer({"error": "invalid_redirect_uri"}, 400), answer({}, 201), answer({"client_id": 7}), answer([], 500)]
+)
+def test_a_refused_registration_says_so(said: Any) -> None:
+    with pytest.raises(LoginFailed, match="registration"):
+        found(OAuth(), world=World({f"{ISSUER}/register": said}))
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted"),
+    [
+        (None, "none"),
+        (["none", "client_secret_basic"], "none"),
+        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["client_secret_post"], "client_secret_post"),
+        (["tls_client_auth"], "none"),
+    ],
+)
+def test_how_a_new_client_wants_to_prove_itself(offered: list[str] | None, wanted: str) -> None:
+    assert found(OAuth(), token_endpoint_auth_methods_supported=offered)[1][0]["token_endpoint_auth_method"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "method"),
+    [
+        ({"client_id": "c", "client_secret": "s"}, "client_secret_basic"),
+        (
+            {"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": "client_secret_post"},
+            "client_secret_post",
+        ),
+        ({"client_id": "c"}, "none"),
+        ({"client_id": "c", "token_endpoint_auth_method": 7}, "none"),
+    ],
+)
+def test_how_a_new_client_is_told_to_prove_itself(said: dict[str, Any], method: str) -> None:
+    assert found(OAuth(), world=World({f"{ISSUER}/register": answer(said, 201)}))[0].method == method
+
+
+@pytest.mark.parametrize(
+    ("offered", "has_secret", "wanted", "method"),
+    [
+        (None, True, None, "client_secret_basic"),
+        (["client_secret_post"], True, None, "client_secret_post"),
+        (["client_secret_post", "client_secret_basic"], True, None, "client_secret_basic"),
+        (["private_key_jwt"], True, None, "client_secret_basic"),
+        (["client_secret_basic"], False, None, "none"),
+        (["client_secret_basic"], True, "client_secret_post", "client_secret_post"),
+    ],
+)
+def test_how_a_given_client_proves_itself(
+    offered: list[str] | None, has_secret: bool, wanted: str | None, method: str
+) -> None:
+    assert choose_method(described(token_endpoint_auth_methods_supported=offered), has_secret, wanted) == method

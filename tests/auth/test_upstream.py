@@ -1,0 +1,244 @@
+"""A provider upstream: consent first, in one browser, for one client; its tokens stay here."""
+
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from auth.desk import EDITOR, HOME, ISSUER, RESOURCE, Browser, Desk, place, query_of, said
+from dovetail.auth.server.authority import known_client
+from dovetail.auth.server.upstream import PRESETS, Provider, Upstream, Vault
+from dovetail.wire.codec import encode
+from dovetail.wire.shape import Struct
+
+TOKEN, USER = "https://up.example/token", "https://up.example/user"
+UP = Provider(
+    name="Up",
+    issuer="https://up.example",
+    authorization_endpoint="https://up.example/authorize",
+    token_endpoint=TOKEN,
+    userinfo_endpoint=USER,
+)
+
+
+def desk(**options: Any) -> Desk:
+    made = Desk(upstream=Upstream(UP, client_id="mine", client_secret="s3cret", **options))
+    made.answers[TOKEN] = {"access_token": "upstream-token", "refresh_token": "upstream-refresh", "expires_in": 100}
+    made.answers[USER] = {"sub": "ada", "email": "ada@up.example", "other": {"x": 1}}
+    return made
+
+
+def leave(browser: Browser) -> dict[str, str]:
+    """Consent, and go to the provider: what it is asked."""
+    browser.open()
+    response = browser.decide()
+    assert response.status == 200
+    found = re.search(r'href="([^"]+)"', response.body.decode())
+    assert found is not None
+    url = unescape(found[1])
+    assert url.startswith("https://up.example/authorize?")
+    return query_of(url)
+
+
+def arrive(browser: Browser, state: str, **fields: str) -> Any:
+    return browser.go("/callback", urlencode({"code": "upstream-code", "state": state} | fields))
+
+
+def test_a_login_through_the_provider() -> None:
+    one = desk()
+    browser = Browser(one)
+    asked = leave(browser)
+    assert (asked["client_id"], asked["redirect_uri"]) == ("mine", ISSUER + "/callback")
+    assert asked["code_challenge_method"] == "S256"
+    target, answer = place(arrive(browser, asked["state"]))
+    assert target == HOME
+    assert (answer["state"], answer["iss"]) == ("s&1", ISSUER)
+    sent = next(call for call in one.called if call.url == TOKEN)
+    assert b"client_secret=s3cret" in sent.body
+    assert b"code_verifier=" in sent.body
+    tokens = said(one.token(grant_type="authorization_code", code=answer["code"], code_verifier=browser.verifier))
+    principal = one.drive(one.verifier.verify(tokens["access_token"], (RESOURCE,)))
+    assert principal.subject == "Up:ada"
+    assert principal.claims["email"] == "ada@up.example"
+    assert "upstream" not in encode(tokens).decode()  # neither of the provider's tokens
+    assert one.drive(one.authority.upstream_token(principal.claims["sid"])) == "upstream-token"
+
+
+def test_nobody_is_sent_upstream_before_they_agreed() -> None:
+    one = desk()
+    browser = Browser(one)
+    shown = browser.open()
+    assert shown.status == 200
+    assert b"https://up.example/authorize" not in shown.body
+    assert b"The Editor" in shown.body
+    assert place(browser.decide("deny"))[1]["error"] == "access_denied"
+    assert one.called == []
+
+
+def test_each_client_is_agreed_to_by_itself() -> None:
+    """One registration upstream for all clients must not let one ride on the consent given to another."""
+    one = Desk(
+        upstream=Upstream(UP, client_id="mine", client_secret="s"),
+        clients=(EDITOR, known_client("evil", redirect_uris=["https://evil.example/cb"], client_name="Evil")),
+    )
+    browser = Browser(one)
+    leave(browser)
+    shown = browser.open(client_id="evil", redirect_uri="https://evil.example/cb")
+    assert shown.status == 200
+    assert b"Evil" in shown.body
+    assert b"evil.example" in shown.body
+
+
+def test_a_callback_in_another_browser() -> None:
+    one = desk()
+    mine, theirs = Browser(one), Browser(one)
+    state = leave(mine)["state"]
+    assert arrive(theirs, state).status == 403  # without any cookie
+    theirs.open()
+    assert arrive(theirs, state).status == 403  # with a cookie of its own
+    assert one.called == []
+    assert place(arrive(mine, state))[1]["code"]
+
+
+def test_a_callback_comes_once_in_time_and_for_a_known_state() -> None:
+    one = desk()
+    browser = Browser(one)
+    state = leave(browser)["state"]
+    assert place(arrive(browser, state))[1]["code"]
+    assert arrive(browser, state).status == 400
+    assert arrive(browser, "guessed").status == 400
+    assert browser.go("/callback", "state=a&state=b").status == 400
+    late = leave(browser)["state"]
+    one.now += 700
+    assert arrive(browser, late).status == 400
+
+
+@pytest.mark.parametrize("flaw", ["error", "issuer", "no token", "no user", "no subject", "not allowed"])
+def test_a_login_that_fails_upstream(flaw: str) -> None:
+    one = desk(allow=lambda user: user["email"].endswith("@other.example")) if flaw == "not allowed" else desk()
+    browser = Browser(one)
+    state = leave(browser)["state"]
+    fields = {"error": {"error": "access_denied"}, "issuer": {"iss": "https://evil.example"}}.get(flaw, {})
+    if flaw == "no token":
+        del one.answers[TOKEN]
+    if flaw == "no user":
+        del one.answers[USER]
+    if flaw == "no subject":
+        one.answers[USER] = {"sub": True}
+    target, answer = place(arrive(browser, state, **fields))
+    assert target == HOME
+    assert (answer["error"], answer["iss"]) == ("access_denied", ISSUER)
+    assert "code" not in answer
+
+
+def test_the_providers_token_is_renewed() -> None:
+    one = desk()
+    browser = Browser(one)
+    state = leave(browser)["state"]
+    code = place(arrive(browser, state))[1]["code"]
+    tokens = said(one.token(grant_type="authorization_code", code=code, code_verifier=browser.verifier))
+    family = one.drive(one.verifier.verify(tokens["access_token"], (RESOURCE,))).claims["sid"]
+    one.now += 90
+    one.answers[TOKEN] = {"access_token": "second", "expires_in": 1000}
+    assert one.drive(one.authority.upstream_token(family)) == "second"
+    one.answers[TOKEN] = {"access_token": "third"}
+    assert one.drive(one.authority.upstream_token(family)) == "second"  # still fresh
+    refreshed = said(one.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"]))
+    assert refreshed["access_token"]
+    assert one.drive(one.authority.upstream_token(family)) == "second"  # ours turned, theirs stays
+    one.now += 2000
+    del one.answers[TOKEN]
+    assert one.drive(one.authority.upstream_token(family)) is None
+    one.issuing.end(family, one.now)
+    assert one.drive(one.authority.upstream_token(family)) is None
+
+
+def test_the_providers_tokens_are_sealed_where_they_are_stored() -> None:
+    one = desk()
+    browser = Browser(one)
+    code = place(arrive(browser, leave(browser)["state"]))[1]["code"]
+    one.token(grant_type="authorization_code", code=code, code_verifier=browser.verifier)
+    kept = repr(one.store.__dict__)
+    assert "family" in kept
+    assert "upstream-token" not in kept
+    assert "upstream-refresh" not in kept
+
+
+def test_a_vault() -> None:
+    vault = Vault("a secret of many letters")
+    sealed = vault.seal({"a": 1}, "x")
+    assert Vault("a secret of many letters").open(sealed, "x") == b'{"a":1}'
+    assert vault.open(sealed, "y") is None
+    assert Vault("another secret of letters").open(sealed, "x") is None
+    assert Vault(None).open(sealed, "x") is None
+    assert vault.open("nonsense", "x") is None
+    with pytest.raises(ValueError, match="16 bytes"):
+        Vault("short")
+
+
+# Providers
+
+
+PARTS = {"tenant": "t", "domain": "d.example", "realm": "r"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_known_providers_are_whole(name: str) -> None:
+    upstream = Upstream(name, client_id="a", client_secret="b", **PARTS)
+    provider = Desk().drive(upstream.provider())
+    assert isinstance(provider, Struct)
+    for url in (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint):
+        assert url.startswith("https://")
+        assert "{" not in url
+    place_of = Desk().drive(upstream.leave("https://x/callback", "s", "c"))
+    assert query_of(place_of)["scope"] == " ".join(provider.scopes)
+
+
+def test_the_number_of_a_github_user_is_a_subject() -> None:
+    one = Desk(upstream=Upstream("github", client_id="a", client_secret="b"))
+    one.answers["https://github.com/login/oauth/access_token"] = {"access_token": "t", "token_type": "bearer"}
+    one.answers["https://api.github.com/user"] = {"id": 42, "login": "ada"}
+    browser = Browser(one)
+    browser.open()
+    found = re.search(r'href="([^"]+)"', browser.decide().body.decode())
+    assert found is not None
+    code = place(arrive(browser, query_of(unescape(found[1]))["state"]))[1]["code"]
+    tokens = said(one.token(grant_type="authorization_code", code=code, code_verifier=browser.verifier))
+    principal = one.drive(one.verifier.verify(tokens["access_token"], (RESOURCE,)))
+    assert (principal.subject, principal.claims["login"]) == ("github:42", "ada")
+
+
+def test_a_provider_by_its_issuer() -> None:
+    one = Desk(upstream=Upstream(issuer="https://up.example", client_id="a", client_secret="b"))
+    one.answers["https://up.example/.well-known/openid-configuration"] = {
+        "issuer": "https://up.example", "authorization_endpoint": "https://up.example/authorize",
+        "token_endpoint": TOKEN, "userinfo_endpoint": USER,
+    }  # fmt: skip
+    one.answers[TOKEN] = {"access_token": "t"}
+    one.answers[USER] = {"sub": "ada"}
+    browser = Browser(one)
+    assert place(arrive(browser, leave(browser)["state"]))[1]["code"]
+    sent = next(call for call in one.called if call.url == TOKEN)
+    assert sent.headers["authorization"].startswith("Basic ")
+    assert b"client_secret" not in sent.body
+
+
+def test_a_provider_that_cannot_be_found() -> None:
+    one = Desk(upstream=Upstream(issuer="https://up.example", client_id="a", client_secret="b"))
+    browser = Browser(one)
+    browser.open()
+    assert browser.decide().status == 503
+
+
+def test_mistakes() -> None:
+    both: dict[str, Any] = {"client_id": "a", "client_secret": "b"}
+    with pytest.raises(ValueError, match="needs tenant="):
+        Upstream("entra", **both)
+    with pytest.raises(ValueError, match="provider must be one of"):
+        Upstream("myspace", **both)
+    with pytest.raises(ValueError, match="by its issuer"):
+        Upstream(**both)
+    with pytest.raises(ValueError, match="by its issuer"):
+        Upstream("github", issuer="https://x", **both)

@@ -1,0 +1,80 @@
+"""A server over HTTP that says what a test tells it to, byte for byte, and writes down what it was told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any, NamedTuple
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+class Told(NamedTuple):
+    """One HTTP request."""
+
+    verb: str
+    headers: dict[str, str]
+    message: Any
+
+
+Answer = Callable[["Scripted", Told], Any]
+
+
+class Scripted:
+    """One server; `answer` is a coroutine function that gives the bytes of the reply to what it is told."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.told: list[Told] = []
+        self.url = ""
+        self._answer = answer
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def close(self) -> None:
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+                headers = dict(line.lower().split(": ", 1) for line in rest)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                told = Told(first.split()[0], headers, json.loads(body) if body else None)
+                self.told.append(told)
+                writer.write(await self._answer(self, told))
+
+
+@asynccontextmanager
+async def scripted(answer: Answer) -> AsyncIterator[Scripted]:
+    """The server, listening."""
+    server = Scripted(answer)
+    async with await asyncio.start_server(server.connected, "127.0.0.1", 0) as listening:
+        server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
+        try:
+            yield server
+        finally:
+            await server.close()
+
+
+def reply(*messages: Any, kind: str = JSON, status: str = "200 OK") -> bytes:
+    """Messages as the reply to a request: one as JSON, or any number as events."""
+    if kind == EVENTS:
+        body = "".join(f"data: {json.dumps(message)}\n\n" for message in messages).encode()
+    else:
+        body = b"".join(json.dumps(message).encode() for message in messages)
+    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def result(told: Told, **fields: Any) -> dict[str, Any]:
+    """The response to a request."""
+    return {"jsonrpc": "2.0", "id": told.message["id"], "result": fields}
+
+
+ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
+REFUSED = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n"
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"

@@ -1,0 +1,147 @@
+"""The user's answers: declared, checked, filled in; and which URLs may be shown."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.client.answering import Answering, presentable
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound
+from dovetail.wire.codec import plain
+from dovetail.wire.elicitation import ElicitResult
+from dovetail.wire.inputs import InputRequest
+from dovetail.wire.roots import Root
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"row": {"type": "integer", "default": 4}, "name": {"type": "string"}},
+    "required": ["name"],
+}
+FORM = {"mode": "form", "message": "?", "requestedSchema": SCHEMA}
+
+
+async def elicited(given: Any, params: dict[str, Any] | None = None) -> Any:
+    async def answer(_: Any) -> Any:
+        if isinstance(given, type):
+            raise given
+        return given
+
+    return plain(await Answering(elicit=answer, elicit_url=answer).answer("elicitation/create", params or FORM))
+
+
+def test_what_is_declared_is_what_can_be_answered() -> None:
+    def declared(**handlers: Any) -> Any:
+        return plain(Answering(**handlers).capabilities())
+
+    assert declared() == {}
+    assert declared(elicit=print) == {"elicitation": {"form": {}}}
+    assert declared(elicit_url=print) == {"elicitation": {"url": {}}}
+    assert declared(sample=print, roots=[]) == {"sampling": {"tools": {}}, "roots": {"listChanged": True}}
+
+
+async def test_answers_to_a_form() -> None:
+    accepted = {"action": "accept", "content": {"name": "a", "row": 4}}
+    assert await elicited({"name": "a"}) == accepted
+    assert await elicited(ElicitResult(action="accept", content={"name": "a"})) == accepted
+    assert await elicited({"name": "a", "row": 5}) == {"action": "accept", "content": {"name": "a", "row": 5}}
+    assert (await elicited(None))["action"] == "decline"
+    assert (await elicited(Declined))["action"] == "decline"
+    assert (await elicited(Dismissed))["action"] == "cancel"
+    assert (await elicited(ElicitResult(action="cancel")))["action"] == "cancel"
+    for wrong in ({}, {"name": 5}, {"name": "a", "row": "x"}):
+        with pytest.raises(AnswerError, match="does not fit the form"):
+            await elicited(wrong)
+    with pytest.raises(AnswerError, match="must return the fields"):
+        await elicited("a")
+
+
+async def test_a_form_whose_schema_is_a_trap_is_answered_unchecked() -> None:
+    trap = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=(a+))\\1$"}}}
+    assert (await elicited({"a": "b"}, FORM | {"requestedSchema": trap}))["content"] == {"a": "b"}
+
+
+async def test_plain_functions_callables_and_coroutines_answer() -> None:
+    class Callable:
+        async def __call__(self, question: Any) -> dict[str, str]:
+            return {"name": "a"}
+
+    for handler in (lambda _: {"name": "a"}, Callable()):
+        answer = await Answering(elicit=handler).answer("elicitation/create", FORM)
+        assert plain(answer)["content"]["name"] == "a"
+
+
+async def test_visits() -> None:
+    visit = {"mode": "url", "message": "?", "url": "https://a.example/", "elicitationId": "1"}
+    assert await elicited(None, visit) == {"action": "accept"}
+    assert await elicited(False, visit) == {"action": "decline"}
+    with pytest.raises(InvalidParams, match="url must be https"):
+        await elicited(None, visit | {"url": "javascript:alert(1)"})
+    with pytest.raises(MethodNotFound):
+        await Answering(elicit=print).answer("elicitation/create", visit)
+
+
+async def test_samples_and_roots(tmp_path: Path) -> None:
+    asked = {"messages": [], "maxTokens": 5}
+    answering = Answering(
+        sample=lambda _: "text", roots=lambda: [tmp_path, "file:///a", str(tmp_path), Root(uri="x:y")]
+    )
+    sampled = plain(await answering.answer("sampling/createMessage", asked))
+    assert sampled["content"] == {"type": "text", "text": "text"}
+    listed = plain(await answering.answer("roots/list", {}))
+    assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "x:y"]
+    with pytest.raises(AnswerError, match="not int"):
+        await Answering(sample=lambda _: 5).answer("sampling/createMessage", asked)
+    with pytest.raises(AnswerError, match="not int"):
+        await Answering(roots=lambda: [5]).answer("roots/list", {})
+    for method in ("sampling/createMessage", "roots/list", "none/such"):
+        with pytest.raises(MethodNotFound):
+            await Answering().answer(method, {})
+
+
+async def test_all_questions_of_a_round() -> None:
+    answering = Answering(elicit=lambda question: {"name": question.message})
+    questions = {key: InputRequest(method="elicitation/create", params=FORM | {"message": key}) for key in ("b", "a")}
+    answers = await answering.answer_all(questions)
+    assert [(key, answer["content"]["name"]) for key, answer in answers.items()] == [("b", "b"), ("a", "a")]
+    with pytest.raises(AnswerError) as caught:
+        await answering.answer_all(
+            {
+                "x": InputRequest(
+                    method="elicitation/create", params={"mode": "url", "message": "", "url": "https://a.example"}
+                )
+            }
+        )
+    assert caught.value.hint == "pass elicit_url= to the client"
+    with pytest.raises(AnswerError):
+        await answering.answer_all({"x": InputRequest(method="elicitation/create", params={"message": 5})})
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.example/x?y=1#z", "http://localhost:3000/", "http://127.0.0.1/", "http://[::1]:1/"]
+)
+def test_urls_to_show(url: str) -> None:
+    assert presentable(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", "file:///etc/passwd", "http://a.example/", "https://user@a.example/", "https://", "", "//a",
+     "data:text/html,x", "https://a.example/\u202etxt", "https://a.example/\n", "http://[::1", "vbscript:x", "ftp://a/",
+     "http://127.0.0.1.a.example/", "http://localhost@a.example/"],
+)  # fmt: skip
+def test_urls_not_to_show(url: str) -> None:
+    assert not presentable(url)
+
+
+@given(st.text())
+def test_any_text_is_judged_without_a_fault(text: str) -> None:
+    assert presentable(text) in (True, False)
+
+
+@pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage"])
+async def test_a_question_without_parameters_is_none(method: str) -> None:
+    answering = Answering(elicit=print, sample=print)
+    with pytest.raises(AnswerError, match="message"):
+        await answering.answer_all({"a": InputRequest(method=method)})

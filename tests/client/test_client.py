@@ -1,0 +1,587 @@
+"""The client against servers that are told what to say: lists, headers, schemas, rounds, caches, opening, closing."""
+
+import asyncio
+import gc
+import logging
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from client.world import MODERN, NEWEST_HANDSHAKE, everything, reached, target
+from dovetail import (
+    AnswerError,
+    CannotConnect,
+    Client,
+    ClientLimits,
+    Disconnected,
+    MCPError,
+    NoCommonRevision,
+    PeerError,
+    Pending,
+    RateLimited,
+    RequestTimeout,
+    ResultError,
+    Server,
+    Timeouts,
+    ToolError,
+)
+from dovetail.client import client as module
+from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
+from transports.scene import until
+
+QUICK = Timeouts(connect=2, probe=0.3, initialize=3, call=3, read=3)
+both = pytest.mark.parametrize("era", ERAS)
+
+
+def client(at: Any, **options: Any) -> Client:
+    return Client(at, name="it", **({"timeouts": QUICK} | options))
+
+
+# Lists
+
+
+@both
+async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
+    play = Play(era, {"tools/list": {"tools": [tool()], "nextCursor": "again"}})
+    async with on_socket(play) as at, client(at) as one:
+        with pytest.raises(ResultError, match="in circles"):
+            await one.list_tools()
+        assert play.count("tools/list") == 2
+        page = await one.list_tools_page()  # a page at a time it can still be read
+        assert page.next_cursor == "again"
+
+
+@both
+async def test_an_empty_cursor_is_the_end(era: str) -> None:
+    play = Play(era, {"tools/list": {"tools": [tool()], "nextCursor": ""}})
+    async with on_socket(play) as at, client(at) as one:
+        assert [found.name for found in await one.list_tools()] == ["echo"]
+        assert play.count("tools/list") == 1
+
+
+async def test_pages_and_items_are_limited() -> None:
+    numbers = iter(range(10_000))
+    endless = Play("handshake", {"tools/list": lambda _: {"tools": [tool()] * 7, "nextCursor": str(next(numbers))}})
+    async with on_socket(endless) as at:
+        async with client(at, limits=ClientLimits(pages=5)) as one:
+            with pytest.raises(ResultError, match="more than 5 pages"):
+                await one.list_tools()
+            assert endless.count("tools/list") == 5
+        async with client(at, limits=ClientLimits(items=20)) as one:
+            with pytest.raises(ResultError, match="more than 20 items"):
+                await one.list_tools()
+
+
+@both
+async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytest.LogCaptureFixture) -> None:
+    broken: list[Any] = [{"name": 5, "inputSchema": {}}, "tool", {"inputSchema": {"type": "object"}}]
+    play = Play(era, {"tools/list": {"tools": [tool("a"), *broken, tool("b")]}})
+    async with on_socket(play) as at, client(at) as one:
+        with caplog.at_level(logging.WARNING, "dovetail"):
+            assert [found.name for found in await one.list_tools()] == ["a", "b"]
+        assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [
+            f"it: item {number} of tools" for number in (1, 2, 3)
+        ]
+
+
+async def test_a_list_that_is_none_is_an_error() -> None:
+    async with on_socket(Play("handshake", {"tools/list": {"tools": "many"}})) as at, client(at) as one:
+        with pytest.raises(ResultError, match="not what the protocol promises") as caught:
+            await one.list_tools()
+        assert (caught.value.server, caught.value.step) == ("it", "tools/list")
+
+
+# Headers
+
+REGION = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+
+async def test_a_call_is_mirrored_in_headers() -> None:
+    play = Play("stateless", {"tools/list": {"tools": [tool("go", inputSchema=REGION)]}})
+    async with on_web(play) as at, client(at) as one:
+        await one.list_tools()
+        await one.call("go", region="Ægir")
+        await one.call("go", region="north")
+        _, first = play.heads[-2]
+        assert (first["mcp-protocol-version"], first["mcp-method"], first["mcp-name"]) == (MODERN, "tools/call", "go")
+        assert first["mcp-param-region"].startswith("=?base64?")
+        assert play.heads[-1][1]["mcp-param-region"] == "north"
+
+
+async def test_a_mismatch_of_headers_is_mended_by_listing_again() -> None:
+    play = Play("stateless")
+
+    def called(message: dict[str, Any]) -> Any:
+        mirrored = "mcp-param-region" in play.heads[-1][1]
+        return text() if mirrored else Failure(-32020, "headers differ", status=400)
+
+    play.reactions = {"tools/list": {"tools": [tool("go", inputSchema=REGION)]}, "tools/call": called}
+    async with on_web(play) as at, client(at) as one:
+        assert await one.call("go", region="north") == "ok"
+        assert [one["method"] for one in play.seen[1:]] == ["tools/call", "tools/list", "tools/call"]
+        play.reactions = {"tools/call": Failure(-32020, "headers differ", status=400)}
+        with pytest.raises(PeerError) as caught:
+            await one.call("go", region="north")
+        assert (caught.value.code, caught.value.status) == (-32020, 400)
+
+
+async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = tool("bad", inputSchema={"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}})
+    play = Play("stateless", {"tools/list": {"tools": [bad, tool("good")]}})
+    async with on_web(play) as at, client(at) as one:
+        with caplog.at_level(logging.WARNING, "dovetail"):
+            assert [found.name for found in await one.list_tools()] == ["good"]
+            assert [found.name for found in (await one.list_tools_page()).tools] == ["good"]
+        assert "the tool bad is left out" in caplog.text
+    async with on_socket(play) as at, client(at) as one:
+        assert [found.name for found in await one.list_tools()] == ["bad", "good"]
+
+
+# Results
+
+
+@both
+async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    play = Play(era, {"tools/list": {"tools": [tool("go", outputSchema=schema)]}})
+    async with on_socket(play) as at, client(at) as one:
+        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": "x"})}
+        await one.call("go")  # nothing was promised to one who has not looked
+        await one.list_tools()
+        with pytest.raises(ResultError, match="breaks its own schema: n: ") as caught:
+            await one.call("go")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        play.reactions = {**play.reactions, "tools/call": text("x")}
+        with pytest.raises(ResultError, match="promises structured content"):
+            await one.call("go")
+        play.reactions = {**play.reactions, "tools/call": text("x", isError=True)}
+        with pytest.raises(ToolError, match="x"):
+            await one.call("go")
+        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": 1})}
+        assert await one.call("go") == {"n": 1}
+    async with on_socket(play) as at, client(at, check_results=False) as one:
+        await one.list_tools()
+        play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": "x"})}
+        assert await one.call("go") == {"n": "x"}
+
+
+@both
+async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
+    play = Play(era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}})
+    async with on_socket(play) as at, client(at) as one:
+        with pytest.raises(ResultError, match="the result of tools/call is not what the protocol promises"):
+            await one.call("go")
+        with pytest.raises(ResultError, match="not base64"):
+            await one.read("a")
+        play.reactions = {"tools/call": text(resultType="later")}
+        with pytest.raises(ResultError, match="of a kind this client does not know"):
+            await one.call("go")
+
+
+# Questions, driven by hand
+
+SEAT = {"type": "object", "properties": {"row": {"type": "integer"}}, "required": ["row"]}
+
+
+def asking(state: str | None = None, **questions: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {"resultType": "input_required", "inputRequests": questions}
+    return asked | ({"requestState": state} if state is not None else {})
+
+
+FORM = {"method": "elicitation/create", "params": {"mode": "form", "message": "Seat?", "requestedSchema": SEAT}}
+
+
+async def test_a_question_can_be_stored_and_answered_by_another_client() -> None:
+    state = '\u00e9"\\/\u2028 +=&%00'
+
+    def called(message: dict[str, Any]) -> Any:
+        return text("12") if "inputResponses" in message["params"] else asking(state, seat=FORM)
+
+    play = Play("stateless", {"tools/call": called})
+    async with on_web(play) as at:
+        async with client(at) as one:
+            pending = await one.start_tool("book", {"flight": "SK"})
+            assert isinstance(pending, Pending)
+            stored = pending.dump()
+        async with client(at) as other:
+            loaded = Pending.load(stored)
+            assert loaded == pending
+            assert loaded.questions["seat"].params == FORM["params"]
+            answer = {"action": "accept", "content": {"row": 12}}
+            result = await other.resume(loaded, {"seat": answer})
+            assert result.content[0].text == "12"
+        sent = play.seen[-1]["params"]
+        assert sent["requestState"] == state
+        assert sent["inputResponses"] == {"seat": answer}
+        assert (sent["name"], sent["arguments"]) == ("book", {"flight": "SK"})
+
+
+RESUME = """
+import sys
+from dovetail import Pending, SyncClient
+pending = Pending.load(sys.stdin.buffer.read())
+(key,) = pending.questions
+with SyncClient(sys.argv[1], elicit=print) as client:
+    result = client.resume(pending, {key: {"action": "accept", "content": {"row": 3}}})
+    print(result.content[0].text)
+"""
+
+
+async def test_a_stored_question_is_answered_by_another_process() -> None:
+    async with target("http") as at, client(at, elicit=lambda _: None) as one:
+        pending = await one.start_tool("book")
+        assert isinstance(pending, Pending)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", RESUME, at, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate(pending.dump())
+        assert said.decode().strip() == "row 3, window, none"
+
+
+async def test_a_handshake_server_asks_the_handlers_even_then() -> None:
+    async with reached("memory", NEWEST_HANDSHAKE, elicit=lambda _: {"row": 2}) as one:
+        result = await one.start_tool("book")
+        assert not isinstance(result, Pending)
+        assert result.content[0].text == "row 2, window, none"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_what_does_not_hold_pendings_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Pending.load(b'{"method": 1}')
+
+
+async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
+    play = Play("stateless", {"tools/call": asking("s")})
+    limits = ClientLimits(rounds=3, reconnect_after=0.01, questions=2)
+    async with on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
+        with pytest.raises(AnswerError, match="more than 3 rounds"):
+            await one.call("go")
+        assert play.count("tools/call") == 4
+        play.reactions = {"tools/call": asking(a=FORM, b=FORM, c=FORM)}
+        with pytest.raises(AnswerError, match="3 questions at once"):
+            await one.call("go")
+
+
+async def test_a_question_nobody_answers_names_what_is_missing() -> None:
+    play = Play("stateless", {"tools/call": asking(a=FORM)})
+    async with on_socket(play) as at, client(at) as one:
+        with pytest.raises(AnswerError, match="nothing here answers elicitation/create") as caught:
+            await one.call("go")
+        assert caught.value.hint == "pass elicit= to the client"
+        sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+        play.reactions = {"tools/call": asking(a=sampling)}
+        with pytest.raises(AnswerError) as caught:
+            await one.call("go")
+        assert caught.value.hint == "pass sample= to the client"
+
+
+async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> None:
+    """The limits stand still while a user is asked, and go on afterwards, whatever else the server said."""
+    question = {"id": "q", "method": "elicitation/create", "params": FORM["params"]}
+    ping = {"id": "p", "method": "ping"}
+    play = Play("handshake", {"tools/call": Messages([question, ping])})
+
+    async def answer(_: Any) -> dict[str, int]:
+        return {"row": 1}
+
+    async with on_socket(play) as at, client(at, elicit=answer) as one:
+        with pytest.raises(RequestTimeout):
+            async with asyncio.timeout(5):
+                await one.call_tool("go", timeout=0.3)
+
+
+# What is kept
+
+
+async def test_a_result_is_kept_for_its_lifetime_and_dropped_when_told() -> None:
+    play = Play("stateless", {"tools/list": {"tools": [tool()], "ttlMs": 60_000, "cacheScope": "private"}})
+    async with on_socket(play) as at, client(at) as one:
+        for _ in range(3):
+            assert len(await one.list_tools()) == 1
+        assert play.count("tools/list") == 1
+        changed = notice("notifications/tools/list_changed")
+        play.reactions = {**play.reactions, "tools/call": Messages([changed, text()])}
+        await one.call("go")
+        await one.list_tools()
+        assert play.count("tools/list") == 2
+    async with on_socket(play) as at, client(at, cache=False) as one:
+        await one.list_tools()
+        await one.list_tools()
+        assert play.count("tools/list") == 4
+
+
+@pytest.mark.parametrize("lifetime", [0, -5, 10**400])
+async def test_odd_lifetimes_do_no_harm(lifetime: int) -> None:
+    play = Play("stateless", {"tools/list": {"tools": [tool()], "ttlMs": lifetime}})
+    async with on_socket(play) as at, client(at) as one:
+        assert len(await one.list_tools()) == 1
+        assert len(await one.list_tools()) == 1
+
+
+async def test_what_many_want_at_once_is_asked_for_once() -> None:
+    release = asyncio.Event()
+
+    async def read(_: Any) -> Any:
+        await release.wait()
+        return {"contents": [{"uri": "a", "text": "x"}]}
+
+    play = Play("handshake", {"resources/read": read})
+    async with on_socket(play) as at, client(at) as one:
+        tasks = [asyncio.get_running_loop().create_task(one.read("a")) for _ in range(20)]
+        await until(lambda: play.count("resources/read"))
+        tasks[0].cancel()  # who asked first gives up; the others still want it
+        await until(lambda: play.count("resources/read") == 2)
+        release.set()
+        assert await asyncio.gather(*tasks[1:]) == ["x"] * 19
+        assert play.count("resources/read") == 2
+
+
+# What is open
+
+
+@both
+async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) -> None:
+    calls = {"n": 0}
+
+    def busy(_: Any) -> Any:
+        calls["n"] += 1
+        return Failure(429, "busy", {"retryAfterMs": 10}) if calls["n"] % 2 else {"tools": []}
+
+    play = Play(era, {"tools/list": busy, "tools/call": Failure(429, "busy", {"retryAfterMs": 10**500})})
+    async with on_socket(play) as at, client(at, cache=False) as one:
+        assert await one.list_tools() == []
+        assert calls["n"] == 2
+        with pytest.raises(RateLimited) as caught:
+            await one.call("go")
+        assert play.count("tools/call") == 1
+        assert caught.value.retry_after is not None
+
+
+async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> None:
+    module._ERAS.clear()  # pyright: ignore[reportPrivateUsage]
+    play = Play("handshake")
+    async with on_socket(play) as at:
+        for _ in range(2):
+            async with client(at):
+                pass
+        assert [one["method"] for one in play.seen if "id" in one] == ["server/discover", "initialize", "initialize"]
+        play.era = "stateless"  # another server has come to live there
+        clients = [client(at) for _ in range(4)]
+        await asyncio.gather(*(one.connect() for one in clients))
+        assert {one.revision for one in clients} == {MODERN}
+        for one in clients:
+            await one.close()
+
+
+async def test_a_wish_that_cannot_be_met_says_so() -> None:
+    async with on_socket(Play("handshake")) as at:
+        with pytest.raises(NoCommonRevision, match="stateless era"):
+            await client(at, era="stateless").connect()
+        with pytest.raises(NoCommonRevision, match=r"answered in 2025-11-25, not in 2025-03-26") as caught:
+            await client(at, revision="2025-03-26").connect()
+        assert caught.value.hint is not None
+    async with on_socket(Play("stateless")) as at:
+        with pytest.raises(MCPError):
+            await client(at, era="handshake").connect()
+    for wish in ({"revision": "1999-01-01"}, {"era": "iron"}, {"revision": MODERN, "era": "handshake"}):
+        with pytest.raises(ValueError, match=r"."):
+            client("tcp://127.0.0.1:1", **wish)
+
+
+async def test_versions_offered_in_return_are_taken() -> None:
+    offered = Failure(-32602, "other", {"supported": ["2024-11-05", "1999-01-01"]})
+
+    def initialize(message: dict[str, Any]) -> Any:
+        asked = message["params"]["protocolVersion"]
+        result = {"protocolVersion": asked, "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
+        return result if asked == "2024-11-05" else offered
+
+    async with on_socket(Play("handshake", {"initialize": initialize})) as at, client(at) as one:
+        assert one.revision == "2024-11-05"
+
+
+async def test_a_refused_log_level_does_not_cost_the_server() -> None:
+    play = Play("handshake", {"logging/setLevel": Failure(-32603, "no logs here")})
+    async with on_socket(play) as at, client(at, on_log=print) as one:
+        assert one.connected
+
+
+async def test_closed_while_connecting_every_waiter_is_told() -> None:
+    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with on_socket(play) as at:
+        one = client(at)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(one.connect()), *(loop.create_task(one.call("go")) for _ in range(3))]
+        await until(lambda: play.count("server/discover"))
+        await one.close()
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in told] == [Disconnected] * 4
+        assert "the client is closed" in str(told[0])
+
+
+async def test_closed_while_connecting_with_one_waiter() -> None:
+    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with on_socket(play) as at:
+        one = client(at)
+        task = asyncio.get_running_loop().create_task(one.connect())
+        await until(lambda: play.count("server/discover"))
+        await one.close()
+        with pytest.raises(Disconnected):
+            await task
+
+
+async def test_cancelled_while_connecting_leaves_nothing_and_can_be_tried_again() -> None:
+    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with on_socket(play) as at:
+        one = client(at)
+        task = asyncio.get_running_loop().create_task(one.connect())
+        await until(lambda: play.count("server/discover"))
+        task.cancel()
+        play.reactions = {}
+        await one.connect()  # at once, while the first attempt is still being cleared away
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await one.call("go") == "ok"
+        await one.close()
+    assert not [left for left in asyncio.all_tasks() if "Keeper" in repr(left)]
+
+
+async def test_cancelling_one_who_waits_does_not_stop_the_others() -> None:
+    release = asyncio.Event()
+
+    async def slow(_: Any) -> Any:
+        await release.wait()
+        return Failure(-32601)
+
+    play = Play("handshake", {"server/discover": slow})
+    async with on_socket(play) as at:
+        one = client(at)
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_task(one.call("go")), loop.create_task(one.call("go"))
+        await until(lambda: play.count("server/discover"))
+        first.cancel()
+        release.set()
+        assert await second == "ok"
+        assert play.connections == 1
+        await one.close()
+
+
+async def test_the_first_request_opens_and_any_task_may_close() -> None:
+    async with target("http") as at:
+        one = client(at)
+        assert await asyncio.get_running_loop().create_task(one.call("add", a=1)) == 2
+        await asyncio.get_running_loop().create_task(one.close())
+        await one.close()
+        with pytest.raises(Disconnected, match="the client is closed"):
+            await one.ping()
+        await one.connect()
+        assert await one.call("add", a=2) == 3
+        await one.close()
+
+
+@pytest.mark.parametrize("way", ["memory", "http", "unix"])
+async def test_clients_may_be_closed_in_any_order(way: str) -> None:
+    async with target(way) as at:
+        first, second = client(at), client(at)
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        assert await second.call("add", a=1) == 2
+        await second.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("way", ["http", "tcp"])
+async def test_a_client_serves_the_loops_of_other_threads(way: str) -> None:
+    failures: list[BaseException] = []
+
+    def elsewhere(one: Client) -> None:
+        async def work() -> None:
+            assert await one.call("add", a=1) == 2
+            async with one.listen(uris=["page://1"]) as changes:
+                await one.call("change", uri="page://1")
+                async for change in changes:
+                    assert change.uri == "page://1"
+                    break
+
+        try:
+            asyncio.run(asyncio.wait_for(work(), 5))
+        except BaseException as exc:
+            failures.append(exc)
+
+    async with target(way) as at, client(at) as one:
+        threads = [threading.Thread(target=elsewhere, args=(one,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+        assert not failures
+        assert await one.call("add", a=2) == 3
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_left_open_on_a_loop_that_is_gone_starts_anew() -> None:
+    one = client(everything())
+    assert asyncio.run(one.call("add", a=1)) == 2
+    assert asyncio.run(one.call("add", a=2)) == 3
+    asyncio.run(one.close())
+    gc.collect()
+
+
+def test_a_loop_that_stands_still_is_no_trap() -> None:
+    one = client(everything())
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(one.connect())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(one.call("add", a=1))
+    loop.run_until_complete(one.close())
+    loop.close()
+
+
+async def test_a_word_said_just_before_leaving_is_sent() -> None:
+    play = Play("handshake")
+    async with on_socket(play) as at, client(at) as one:
+        await one.notify("notifications/farewell", {"a": 1})
+        await one.close()
+        await until(lambda: play.count("notifications/farewell"))
+
+
+@pytest.mark.parametrize("option", ["ca_file", "cert"])
+async def test_a_certificate_file_that_is_not_there_is_named(option: str) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pem"):
+        await client("https://127.0.0.1:1/mcp", **{option: "nowhere.pem"}).connect()
+
+
+async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
+    play = Play("handshake", {"server/discover": http(b"", status=500), "initialize": http(b"", status=500)})
+    async with on_web(play) as at:
+        one = client(at, limits=ClientLimits(reconnect_after=0.2))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(3):
+            with pytest.raises(MCPError):
+                await one.connect()
+        assert loop.time() - began > 0.5  # 0.2 and 0.4
+        await one.close()
+
+
+async def test_nothing_listens() -> None:
+    with pytest.raises(CannotConnect, match="is the server running"):
+        await client("tcp://127.0.0.1:9").connect()
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_a_server_without_resources_and_prompts_has_none(revision: str) -> None:
+    app = Server("tools only")
+
+    @app.tool
+    def one() -> int:
+        return 1
+
+    async with Client(app, revision=revision) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["one"]
+        assert await client.list_resources() == []
+        assert await client.list_resource_templates() == []
+        assert await client.list_prompts() == []

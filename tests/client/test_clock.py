@@ -1,0 +1,77 @@
+"""The limits of one request, on a loop whose time stands in the test's hand."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.client.clock import NEVER, Clock
+
+
+class Timeless:
+    """Stands in for a loop: tells the time it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, idle: float, total: float) -> tuple[Clock, Timeless]:
+    loop = Timeless()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    made = Clock(idle, total)
+    monkeypatch.undo()
+    return made, loop
+
+
+steps = st.lists(
+    st.tuples(st.floats(0.0, 3.0), st.sampled_from(["alive", "pause", "resume", "nothing"])), min_size=1, max_size=30
+)
+
+
+@given(idle=st.floats(0.5, 5.0), total=st.floats(1.0, 20.0), said=steps)
+def test_signs_of_life_extend_one_limit_and_never_the_other(idle: float, total: float, said: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        made, loop = clock(monkeypatch, idle, total)
+    begun, asked, since = loop.now, 0.0, None
+    sign = loop.now
+    for pause, what in said:
+        if loop.now + pause >= made.due:
+            break
+        loop.now += pause
+        match what:
+            case "alive":
+                made.alive()
+                sign = loop.now if since is None else sign
+            case "pause" if since is None:
+                made.pause()
+                since = loop.now
+            case "resume" if since is not None:
+                made.resume()
+                asked, since, sign = asked + loop.now - since, None, loop.now
+            case _:
+                pass
+        if since is not None:
+            assert made.due == math.inf
+            continue
+        assert made.due == pytest.approx(min(sign + idle, begun + total + asked))
+
+
+async def test_no_limit_is_a_year() -> None:
+    made = Clock()
+    assert made.due - asyncio.get_running_loop().time() == pytest.approx(NEVER, abs=5)
+
+
+async def test_the_verdict_says_which_limit_it_was() -> None:
+    made = Clock(0.01, 60)
+    assert made.verdict() == "no answer within 0.01 s with no sign of progress"
+    made.alive()
+    assert made.verdict() == "no answer within 0.01 s after 1 signs of progress"
+    late = Clock(60, 0)
+    late.alive()
+    assert late.verdict() == "the total limit passed though the server reported progress"

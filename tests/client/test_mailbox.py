@@ -1,0 +1,101 @@
+"""The user's handlers: in order, bounded, and none of their failures spreads."""
+
+import asyncio
+import logging
+
+import pytest
+
+from dovetail.client.mailbox import Mailbox
+
+
+async def test_coroutines_run_one_after_the_other_and_in_order() -> None:
+    box, done = Mailbox(10), list[int]()
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(0)
+        done.append(number)
+
+    for number in range(5):
+        box.call(slow, number)
+    await box.flush()
+    assert done == list(range(5))
+
+
+async def test_the_oldest_give_way() -> None:
+    box, done, gate = Mailbox(3), list[int](), asyncio.Event()
+
+    async def slow(number: int) -> None:
+        await gate.wait()
+        done.append(number)
+
+    box.call(slow, -1)
+    await asyncio.sleep(0)  # at work, no longer waiting
+    for number in range(100):
+        box.call(slow, number)
+    gate.set()
+    await box.flush()
+    assert done == [-1, 97, 98, 99]
+    assert box.dropped == 97
+
+
+async def test_failures_are_logged_once_and_do_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    box, done = Mailbox(10), list[int]()
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    def plainly() -> None:
+        raise ZeroDivisionError
+
+    async def fine() -> None:
+        done.append(1)
+
+    with caplog.at_level(logging.ERROR, "dovetail"):
+        for handler in (broken, plainly, broken, fine):
+            box.call(handler)
+        await box.flush()
+    assert done == [1]
+    assert len(caplog.records) == 1
+
+
+async def test_closing_forgets_what_waits() -> None:
+    box, done = Mailbox(10), list[int]()
+
+    async def late() -> None:
+        done.append(1)
+
+    box.call(late)
+    box.close()
+    await asyncio.sleep(0)
+    assert not done
+    await box.flush()
+
+
+async def test_flushing_does_not_wait_for_what_comes_later() -> None:
+    box, gate = Mailbox(10), asyncio.Event()
+
+    async def endless() -> None:
+        await asyncio.sleep(0)
+        if not gate.is_set():
+            box.call(endless)
+
+    box.call(endless)
+    async with asyncio.timeout(5):
+        await box.flush()
+    gate.set()
+    await box.flush()
+
+
+async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> None:
+    box = Mailbox(10)
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    box.call(slow)
+    box.call(slow)
+    flushing = asyncio.create_task(box.flush())
+    await asyncio.sleep(0)
+    box.close()
+    async with asyncio.timeout(5):
+        await flushing

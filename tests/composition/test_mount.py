@@ -1,0 +1,250 @@
+"""Servers inside servers: everything is offered, live, under a prefix, with lifespans and middleware of its own."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail import Argument, Client, Context, EmbeddedResource, PeerError, ResourceLink, Server, ToolError, Transform
+from dovetail import ResourceContents as Contents
+
+
+def inner(name: str = "inner", **options: Any) -> Server:
+    app = Server(name, **options)
+
+    @app.tool(tags=["public"])
+    async def add(a: int, b: int = 1) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @app.tool(tags=["admin"])
+    async def wipe() -> str:
+        return "gone"
+
+    @app.tool
+    async def links() -> list[Any]:
+        return [
+            ResourceLink(uri="note:1", name="one"),
+            EmbeddedResource(resource=Contents(uri="note:1", text="note 1")),
+            ResourceLink(uri="https://example.com/", name="elsewhere"),
+        ]
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        return await ctx.elicit("Which?", str)
+
+    @app.resource("note:all")
+    def notes() -> str:
+        return "all"
+
+    @app.resource("note:{number}", tags=["public"])
+    def note(number: int) -> str:
+        return f"note {number}"
+
+    @app.prompt
+    def greet(kind: str) -> str:
+        return f"be {kind}"
+
+    @app.complete("greet", "kind")
+    def kinds(value: str) -> list[str]:
+        return [f"{value}!"]
+
+    return app
+
+
+@pytest.fixture(params=["2025-06-18", "2026-07-28"])
+def revision(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def test_everything_under_a_prefix(revision: str) -> None:
+    app = Server("outer")
+    app.mount(inner(), "in")
+    async with Client(app, revision=revision, elicit=lambda _: {"value": "this"}) as client:
+        names = [tool.name for tool in await client.list_tools()]
+        assert names == ["in_add", "in_wipe", "in_links", "in_ask"]
+        assert await client.call("in_add", a=1) == 2
+        assert await client.call("in_ask") == "this"
+        link, embedded, elsewhere = (await client.call_tool("in_links")).content
+        assert link.uri == "in+note:1"  # pyright: ignore[reportAttributeAccessIssue]
+        assert embedded.resource.uri == "in+note:1"  # pyright: ignore[reportAttributeAccessIssue]
+        assert elsewhere.uri == "https://example.com/"  # pyright: ignore[reportAttributeAccessIssue]
+        assert [one.uri for one in await client.list_resources()] == ["in+note:all"]
+        assert [one.uri_template for one in await client.list_resource_templates()] == ["in+note:{number}"]
+        result = await client.read_resource("in+note:7")
+        assert (result.contents[0].text, result.contents[0].uri) == ("note 7", "in+note:7")
+        assert [one.name for one in await client.list_prompts()] == ["in_greet"]
+        assert "be kind" in str(await client.get_prompt("in_greet", {"kind": "kind"}))
+        assert (await client.complete("kind", "x", prompt="in_greet")).values == ["x!"]
+        for wrong in ("add", "in_nothing", "in_", "other_add"):
+            with pytest.raises(PeerError, match="Unknown tool"):
+                await client.call(wrong)
+        with pytest.raises(PeerError):
+            await client.read("note:7")
+
+
+async def test_several_and_nested_and_the_servers_own_first() -> None:
+    deep = Server("deep")
+    deep.mount(inner("a"), "a")
+    app = Server("outer")
+    app.add_tool(lambda: "own", name="add")
+    app.mount(deep, "deep")
+    app.mount(inner("b"))  # without a prefix
+    async with Client(app) as client:
+        names = [tool.name for tool in await client.list_tools()]
+        assert names[0] == "add"
+        assert {"deep_a_add", "wipe"} < set(names)
+        assert len(names) == len(set(names))
+        assert await client.call("add") == "own"
+        assert await client.call("deep_a_add", a=2) == 3
+        assert await client.call("wipe") == "gone"
+        assert await client.read("deep+a+note:7") == "note 7"
+
+
+async def test_what_comes_later_shows(revision: str) -> None:
+    app, child = Server("outer"), inner()
+    unmount = app.mount(child, "in")
+    async with Client(app, revision=revision) as client, client.listen(uris=["in+note:1"]) as changes:
+        feed = aiter(changes)
+        child.add_tool(lambda: 5, name="five")
+        assert (await anext(feed)).kind == "tools"
+        assert await client.call("in_five") == 5
+        child.disable("five")
+        assert (await anext(feed)).kind == "tools"
+        with pytest.raises(PeerError):
+            await client.call("in_five")
+        child.updated("note:1")
+        change = await anext(feed)
+        assert (change.kind, change.uri) == ("resource", "in+note:1")
+        app.mount(Server("second", offers=["tools"]), "second")
+        assert (await anext(feed)).kind in ("tools", "resources", "prompts")
+        unmount()
+        with pytest.raises(PeerError):
+            await client.call("in_add", a=1)
+
+
+async def test_lifespans_and_middleware_are_its_own() -> None:
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        steps.append("entered")
+        yield "pool"
+        steps.append("left")
+
+    def around(name: str) -> Any:
+        async def step(exchange: Any, proceed: Any) -> Any:
+            if exchange.method != "tools/call":
+                return await proceed(exchange)
+            steps.append(f"{name} before {exchange.params['name']}")
+            result = await proceed(exchange)
+            steps.append(f"{name} after {exchange.params['name']}")
+            return result
+
+        return step
+
+    child = Server("child", lifespan=lifespan, middleware=[around("child")])
+
+    @child.tool
+    async def state(ctx: Context) -> str:
+        return ctx.lifespan
+
+    app = Server("outer", middleware=[around("outer")])
+    app.mount(child, "in")
+    async with Client(app) as client:
+        assert await client.call("in_state") == "pool"
+        assert await client.call("in_state") == "pool"
+    await app.stop()
+    once = ["outer before in_state", "child before state", "child after state", "outer after in_state"]
+    assert steps == ["entered", *once, *once, "left"]
+
+
+async def test_transforms(revision: str) -> None:
+    app = Server("outer")
+    transforms = {
+        "add": Transform(
+            name="increase",
+            title="Increase",
+            description="Add ten.",
+            arguments={"a": Argument(name="number", description="What to increase."), "b": Argument(value=10)},
+        ),
+        "wipe": Transform(hide=True),
+        "note:all": Transform(description="All of them."),
+        "greet": Transform(arguments={"kind": Argument(name="manner")}),
+    }
+    app.mount(inner(), "in", transforms=transforms)
+    async with Client(app, revision=revision) as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        assert set(tools) == {"in_increase", "in_links", "in_ask"}
+        tool = tools["in_increase"]
+        assert (tool.title, tool.description) == ("Increase", "Add ten.")
+        assert tool.input_schema["properties"] == {"number": {"type": "integer", "description": "What to increase."}}
+        assert tool.input_schema["required"] == ["number"]
+        assert await client.call("in_increase", number=5) == 15
+        for arguments in ({"number": 5, "b": 1}, {"a": 5}):
+            with pytest.raises(ToolError, match="Invalid arguments"):
+                await client.call("in_increase", **arguments)
+        for gone in ("in_add", "in_wipe"):
+            with pytest.raises(PeerError, match="Unknown tool"):
+                await client.call(gone)
+        assert (await client.list_resources())[0].description == "All of them."
+        prompt = await client.get_prompt("in_greet", {"manner": "good"})
+        assert "be good" in str(prompt)
+        assert (await client.complete("manner", "x", prompt="in_greet")).values == ["x!"]
+
+
+async def test_only_what_has_a_tag() -> None:
+    app = Server("outer")
+    app.mount(inner(), tags=["public"])
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["add"]
+        assert await client.call("add", a=1) == 2
+        with pytest.raises(PeerError):
+            await client.call("wipe")
+        assert await client.list_resources() == []
+        assert await client.read("note:7") == "note 7"
+
+
+async def test_pages_of_what_is_mounted() -> None:
+    app = Server("outer", page_size=2)
+    app.mount(inner(), "in")
+    async with Client(app) as client:
+        page = await client.list_tools_page()
+        assert len(page.tools) == 2
+        assert len((await client.list_tools_page(page.next_cursor)).tools) == 2
+        assert len(await client.list_tools()) == 4
+
+
+async def test_a_question_is_sealed_with_the_outer_servers_secrets() -> None:
+    """Two workers of one server, each with what is mounted on it: one asks, the other hears the answer."""
+
+    def worker() -> Server:
+        app = Server("outer", secrets=["s" * 16])
+        app.mount(inner(), "in")
+        return app
+
+    async with Client(worker(), elicit=lambda _: {}) as one, Client(worker(), elicit=lambda _: {}) as other:
+        pending: Any = await one.start_tool("in_ask")
+        (key,) = pending.questions
+        result = await other.resume(pending, {key: {"action": "accept", "content": {"value": "that"}}})
+        assert "that" in str(result.content)
+
+
+async def test_mistakes() -> None:
+    app = Server("outer")
+    for prefix in ("a_b", "1a", "a b", "a/b"):
+        with pytest.raises(ValueError, match="prefix"):
+            app.mount(inner(), prefix)
+    with pytest.raises(TypeError, match="several"):
+        app.mount(inner(), tags="public")
+
+
+async def test_a_transform_that_does_not_fit_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("outer")
+    app.mount(inner(), transforms={"add": Transform(arguments={"c": Argument(name="d")})})
+    async with Client(app) as client:
+        with caplog.at_level(logging.ERROR, "dovetail"):
+            assert "wipe" in {tool.name for tool in await client.list_tools()}
+    assert "has no argument c" in caplog.text

@@ -1,0 +1,376 @@
+"""Web services as servers: what is sent is what was meant, whatever the arguments are."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Server, ToolError, WebReply, WebRequest
+
+
+def spec(paths: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Shop"},
+        "servers": [{"url": "https://shop.example/v1/"}],
+        "paths": paths,
+    } | more
+
+
+def path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+class Web:
+    """Notes what is sent and answers with what it is told to."""
+
+    def __init__(self, status: int = 200, body: Any = None, kind: str = "application/json") -> None:
+        self.sent: list[WebRequest] = []
+        self.reply = WebReply(
+            status, {"Content-Type": kind}, body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
+
+    async def __call__(self, request: WebRequest) -> WebReply:
+        self.sent.append(request)
+        return self.reply
+
+
+async def sent(document: dict[str, Any], tool: str, /, **arguments: Any) -> WebRequest:
+    web = Web()
+    async with Client(Server.from_openapi(document, client=web)) as client:
+        await client.call(tool, **arguments)
+    (request,) = web.sent
+    return request
+
+
+# Places
+
+
+ITEM = spec({"/items/{id}/parts": {"get": {"operationId": "part", "parameters": [path_parameter("id")]}}})
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ("7", "7"),
+        ("a/b", "a%2Fb"),
+        ("a?x=1#y", "a%3Fx%3D1%23y"),
+        ("%2e%2e", "%252e%252e"),
+        ("ü", "%C3%BC"),
+        ("a\r\nHost: x", "a%0D%0AHost%3A%20x"),
+        ("...", "..."),
+    ],
+)
+async def test_a_value_stays_in_its_segment(value: str, path: str) -> None:
+    request = await sent(ITEM, "part", id=value)
+    assert request.url == f"https://shop.example/v1/items/{path}/parts"
+
+
+@pytest.mark.parametrize("value", [".", "..", "", " .. "])
+async def test_no_value_walks_up_or_vanishes(value: str) -> None:
+    with pytest.raises(ToolError, match="Invalid arguments"):
+        await sent(ITEM, "part", id=value)
+
+
+async def test_segments_of_two_values_walk_nowhere() -> None:
+    document = spec(
+        {"/a/{x}{y}": {"get": {"operationId": "get", "parameters": [path_parameter("x"), path_parameter("y")]}}}
+    )
+    with pytest.raises(ToolError):
+        await sent(document, "get", x=".", y=".")
+
+
+async def test_query_header_and_cookie() -> None:
+    schema = {"schema": {}}
+    document = spec(
+        {
+            "/find": {
+                "parameters": [{"name": "X-Mode", "in": "header", **schema}],
+                "get": {
+                    "operationId": "find",
+                    "parameters": [
+                        {"name": "q", "in": "query", **schema},
+                        {"name": "tag", "in": "query", **schema},
+                        {"name": "ids", "in": "query", "explode": False, **schema},
+                        {"name": "filter", "in": "query", "style": "deepObject", **schema},
+                        {"name": "session", "in": "cookie", **schema},
+                        {"name": "Authorization", "in": "header", **schema},
+                    ],
+                },
+            }
+        }
+    )
+    request = await sent(
+        document,
+        "find",
+        q="a&b=c d",
+        tag=["x", "y"],
+        ids=[1, 2],
+        filter={"from": 1, "on": True},
+        session="s;x=1",
+        **{"X-Mode": "fast"},
+    )
+    query = request.url.partition("?")[2]
+    assert query == "q=a%26b%3Dc%20d&tag=x&tag=y&ids=1%2C2&filter%5Bfrom%5D=1&filter%5Bon%5D=true"
+    assert request.headers["X-Mode"] == "fast"
+    assert request.headers["Cookie"] == "session=s%3Bx%3D1"
+    with pytest.raises(ToolError, match="header"):
+        await sent(document, "find", **{"X-Mode": "a\r\nEvil: 1"})
+    with pytest.raises(ToolError, match="Authorization"):
+        await sent(document, "find", Authorization="Bearer mine")
+
+
+def body(schema: Any, media: str = "application/json") -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}
+
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "readOnly": True},
+        "item": {"type": "string"},
+        "count": {"type": "integer"},
+    },
+    "required": ["item"],
+}
+
+
+async def test_members_of_a_body_are_arguments() -> None:
+    document = spec({"/orders": {"post": {"operationId": "order", **body(ORDER)}}})
+    app = Server.from_openapi(document, client=Web())
+    async with Client(app) as client:
+        (tool,) = await client.list_tools()
+    assert set(tool.input_schema["properties"]) == {"item", "count"}
+    assert tool.input_schema["required"] == ["item"]
+    assert tool.annotations is not None
+    assert tool.annotations.read_only_hint is None
+    request = await sent(document, "order", item="tea")
+    assert (request.method, json.loads(request.body)) == ("POST", {"item": "tea"})
+    assert request.headers["Content-Type"] == "application/json"
+
+
+async def test_other_bodies() -> None:
+    document = spec(
+        {
+            "/many": {"post": {"operationId": "many", **body({"type": "array", "items": {"type": "string"}})}},
+            "/form": {"post": {"operationId": "form", **body(ORDER, "application/x-www-form-urlencoded")}},
+            "/text": {"post": {"operationId": "text", **body({"type": "string"}, "text/plain")}},
+            "/files": {
+                "post": {
+                    "operationId": "files",
+                    **body({"type": "object", "properties": {"f": {}}}, "multipart/form-data"),
+                }
+            },
+            "/items/{item}": {"post": {"operationId": "both", "parameters": [path_parameter("item")], **body(ORDER)}},
+        }
+    )
+    assert json.loads((await sent(document, "many", body=["a", "b"])).body) == ["a", "b"]
+    assert (await sent(document, "form", item="a&b", count=1)).body == b"item=a%26b&count=1"
+    assert (await sent(document, "text", body="hello")).body == b"hello"
+    request = await sent(document, "files", f={"filename": 'a".txt', "data": "aGk="})
+    assert b'name="f"; filename="a%22.txt"' in request.body
+    assert b"\r\n\r\nhi\r\n" in request.body
+    request = await sent(document, "both", item="one", item_body="two")
+    assert request.url.endswith("/items/one")
+    assert json.loads(request.body) == {"item": "two"}
+
+
+# Replies
+
+
+async def reply(status: int, content: Any, kind: str = "application/json", **options: Any) -> Any:
+    document = spec({"/x": {"get": {"operationId": "x"}}})
+    async with Client(Server.from_openapi(document, client=Web(status, content, kind), **options)) as client:
+        return await client.call("x")
+
+
+async def test_replies() -> None:
+    assert await reply(200, {"a": [1, None]}) == {"a": [1, None]}
+    assert await reply(200, b"hello", "text/plain; charset=utf-8") == "hello"
+    assert "204" in await reply(204, b"")
+    with pytest.raises(ToolError, match=r"404.*no such item"):
+        await reply(404, {"detail": "no such item"})
+    with pytest.raises(ToolError, match="at most 10"):
+        await reply(200, b"x" * 11, "text/plain", max_reply=10)
+    with pytest.raises(ToolError, match="not the JSON"):
+        await reply(200, b"<html>")
+
+
+async def test_credentials_of_each_call() -> None:
+    web = Web()
+
+    async def credentials(ctx: Context) -> dict[str, str]:
+        return {"Authorization": f"Bearer {ctx.meta['com.example/who']}"}
+
+    document = spec({"/x": {"get": {"operationId": "x"}}})
+    async with Client(Server.from_openapi(document, client=web, headers=credentials)) as client:
+        for who in ("ada", "bob"):
+            await client.call_tool("x", meta={"com.example/who": who})
+    assert [one.headers["Authorization"] for one in web.sent] == ["Bearer ada", "Bearer bob"]
+
+
+# Documents
+
+
+async def test_schemas_that_refer_to_themselves() -> None:
+    node = {
+        "type": "object",
+        "properties": {"value": {"$ref": "#/components/schemas/Value"}, "next": {"$ref": "#/components/schemas/Node"}},
+    }
+    value = {"type": "integer", "nullable": True, "minimum": 1, "exclusiveMinimum": True}
+    document = spec(
+        {"/tree": {"post": {"operationId": "tree", **body({"$ref": "#/components/schemas/Node"})}}},
+        components={"schemas": {"Node": node, "Value": value}},
+    )
+    app = Server.from_openapi(document, client=Web())
+    async with Client(app) as client:
+        (tool,) = await client.list_tools()
+        properties = tool.input_schema["properties"]
+        assert properties["value"] == {"type": ["integer", "null"], "exclusiveMinimum": 1}
+        assert properties["next"] == {"$ref": "#/$defs/Node"}
+        assert "Node" in tool.input_schema["$defs"]
+        await client.call("tree", value=2, next={"value": 3, "next": {}})
+        with pytest.raises(ToolError):
+            await client.call("tree", next={"value": "x"})
+
+
+async def test_schemas_that_would_explode_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    schemas = {
+        f"S{n}": {"type": "object", "properties": {key: {"$ref": f"#/components/schemas/S{n + 1}"} for key in "abcd"}}
+        for n in range(30)
+    }
+    document = spec(
+        {
+            "/x": {
+                "post": {"operationId": "x", **body({"$ref": "#/components/schemas/S0"})},
+                "get": {"operationId": "y"},
+            }
+        },
+        components={"schemas": schemas},
+    )
+    async with Client(Server.from_openapi(document, client=Web())) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["y"]
+    assert "POST /x is left out" in caplog.text
+
+
+async def test_references_to_elsewhere_are_not_followed() -> None:
+    document = spec({"/x": {"post": {"operationId": "x", **body({"$ref": "https://evil.example/schema.json"})}}})
+    assert (await sent(document, "x", body=1)).body == b"1"
+
+
+async def test_choosing_and_naming() -> None:
+    paths = {
+        "/a": {"get": {"tags": ["one"]}, "post": {}},
+        "/b/{x}": {"delete": {"operationId": "remove b", "parameters": [path_parameter("x")]}},
+        "/c": {"get": {"operationId": "remove b"}},
+    }
+
+    async def tools(**options: Any) -> dict[str, Any]:
+        async with Client(Server.from_openapi(spec(paths), client=Web(), **options)) as client:
+            return {tool.name: tool for tool in await client.list_tools()}
+
+    found = await tools()
+    assert list(found) == ["get_a", "post_a", "remove_b", "remove_b_2"]
+    assert found["remove_b"].annotations.destructive_hint is True
+    assert found["get_a"].annotations.read_only_hint is True
+    assert list(await tools(include="^GET")) == ["get_a", "remove_b_2"]
+    assert list(await tools(include=lambda operation: operation.path == "/a")) == ["get_a", "post_a"]
+    assert "look" in await tools(names={"get_a": "look"})
+
+
+def test_documents_that_are_none() -> None:
+    for document, why in [
+        ({"swagger": "2.0"}, "OpenAPI 3"),
+        ("openapi: 3.0.0", "JSON"),
+        ({"openapi": "3.0.0", "paths": {}}, "url="),
+        (spec({f"/{n}": {"get": {}} for n in range(1001)}), "more than 1000"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            Server.from_openapi(document)
+    with pytest.raises(TypeError, match="client="):
+        Server.from_openapi(spec({}), client=object())
+
+
+# Over the network, and without one
+
+
+async def test_with_the_clients_own_http() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        text = json.dumps({"asked": head.split(b"\r\n")[0].decode()}).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text) + text
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Client(Server.from_openapi(ITEM, url=url)) as client:
+            assert await client.call("part", id="a b") == {"asked": "GET /items/a%20b/parts HTTP/1.1"}
+        async with Client(Server.from_openapi(ITEM, url="http://127.0.0.1:9")) as client:
+            with pytest.raises(ToolError, match="could not be reached"):
+                await client.call("part", id="a")
+
+
+async def test_an_httpx_client() -> None:
+    httpx = pytest.importorskip("httpx")
+
+    def answer(request: Any) -> Any:
+        return httpx.Response(200, json={"url": str(request.url)})
+
+    web = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    async with web, Client(Server.from_openapi(ITEM, client=web)) as client:
+        assert await client.call("part", id="7") == {"url": "https://shop.example/v1/items/7/parts"}
+
+
+async def test_a_fastapi_application_of_this_process() -> None:
+    fastapi = pytest.importorskip("fastapi")
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        steps.append("begun")
+        yield
+        steps.append("ended")
+
+    web = fastapi.FastAPI(title="Shelf", lifespan=lifespan)
+
+    @web.get("/books/{title}", operation_id="book")
+    async def book(title: str, pages: int = 10) -> dict[str, Any]:
+        """One book."""
+        return {"title": title, "pages": pages}
+
+    @web.post("/books", operation_id="add_book")
+    async def add_book(title: str = fastapi.Body(embed=True)) -> str:
+        if title == "bad":
+            raise RuntimeError("secret")
+        return f"added {title}"
+
+    app = Server.from_asgi(web)
+    assert app.name == "Shelf"
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["book", "add_book"]
+        assert await client.call("book", title="a b", pages=3) == {"title": "a b", "pages": 3}
+        assert await client.call("add_book", title="Emma") == "added Emma"
+        with pytest.raises(ToolError, match="could not be reached") as failed:
+            await client.call("add_book", title="bad")
+        assert "secret" not in str(failed.value)
+    await app.stop()
+    assert steps == ["begun", "ended"]
+
+
+async def test_a_litestar_application_of_this_process() -> None:
+    litestar = pytest.importorskip("litestar")
+
+    from litestar.params import FromPath
+
+    async def book(title: FromPath[str]) -> dict[str, str]:
+        return {"title": title}
+
+    web = litestar.Litestar([litestar.get("/books/{title:str}", operation_id="book")(book)])
+    async with Client(Server.from_asgi(web)) as client:
+        assert await client.call("book", title="Emma") == {"title": "Emma"}

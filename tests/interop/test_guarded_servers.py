@@ -1,0 +1,69 @@
+"""Our client logs in to guarded servers written with the official SDK and with FastMCP."""
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Bearer, Client, NeedsLogin
+from login.place import User, oauth
+
+SCRIPT = Path(__file__).with_name("guarded.py")
+LIBRARIES = {"official": "mcp", "fast": "fastmcp"}
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def url(request: pytest.FixtureRequest, start: Callable[..., Any], free_port: Callable[[], int]) -> str:
+    pytest.importorskip(LIBRARIES[request.param], reason=f"{LIBRARIES[request.param]} is not installed")
+    port = free_port()
+    place = f"http://127.0.0.1:{port}/mcp"
+    start([sys.executable, str(SCRIPT), request.param, str(port)], url=place, leaves=-signal.SIGTERM)
+    return place
+
+
+@pytest.fixture
+async def user() -> AsyncIterator[User]:
+    one = User()
+    yield one
+    await one.leave()
+
+
+async def test_a_user_logs_in(url: str, user: User) -> None:
+    async with Client(url, auth=oauth(user)) as client:
+        assert await client.call("greet", name="Ada") == "Hello, Ada!"
+    assert len(user.opened) == 1
+    assert "scope=read" in user.opened[0]
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+async def test_in_either_era(url: str, user: User, era: Any) -> None:
+    async with Client(url, auth=oauth(user), era=era) as client:
+        assert await client.call("greet", name="Ada") == "Hello, Ada!"
+
+
+async def test_a_token_that_was_taken_back_is_renewed(url: str, user: User) -> None:
+    async with Client(url, auth=oauth(user)) as client:
+        assert await client.call("forget") >= 1
+        assert await client.call("greet", name="Ada") == "Hello, Ada!"
+        assert await client.call("greet", name="Bob") == "Hello, Bob!"
+    assert len(user.opened) == 1
+
+
+async def test_a_login_is_taken_up_by_the_next_run(url: str, user: User, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with Client(url, auth=oauth(user, store=str(tmp_path))) as client:
+            assert await client.call("greet", name="Ada") == "Hello, Ada!"
+    assert len(user.opened) == 1
+
+
+@pytest.mark.parametrize("auth", [None, Bearer("made-up")])
+async def test_nobody_else_comes_in(url: str, auth: Any) -> None:
+    with pytest.raises(NeedsLogin) as refused:
+        async with Client(url, auth=auth):
+            pass
+    assert "resource_metadata=" in refused.value.challenge

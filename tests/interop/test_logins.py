@@ -1,0 +1,153 @@
+"""Clients of others log in to our guarded server at our authorization server: discovery, registration, consent, token,
+a call, and a scope asked for later.
+"""
+
+import asyncio
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastmcp", reason="fastmcp is not installed")
+
+import httpx2
+from fastmcp import Client as FastClient
+from fastmcp.client.auth import OAuth as FastOAuth
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp import Client as OfficialClient
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+
+from dovetail import AuthorizationServer, Context, Server
+from login.hosting import running
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+REDIRECT = "http://127.0.0.1:7777/callback"
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    def make(url: str) -> Any:
+        authority = AuthorizationServer(issuer=url, users={"ada": "pw"}, resources=[url + "/mcp"])
+        app = Server("guarded", auth=authority.verifier())
+
+        @app.tool
+        def who(ctx: Context) -> str:
+            assert ctx.principal is not None
+            return ctx.principal.subject
+
+        @app.tool(scopes=["write"])
+        def write() -> str:
+            return "written"
+
+        return authority.beside(app.asgi())
+
+    async with running(make) as served:
+        yield served + "/mcp"
+
+
+def said(result: Any) -> str:
+    return result.content[0].text
+
+
+class Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class User:
+    """Opens what a client shows, agrees, and reads what the client would be sent."""
+
+    def __init__(self) -> None:
+        self.logins = 0
+        self._answer: dict[str, str] = {}
+
+    async def visit(self, address: str) -> None:
+        self._answer = await asyncio.to_thread(self._agree, address)
+        self.logins += 1
+
+    def _agree(self, address: str) -> dict[str, str]:
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), Stay)
+        with browser.open(address, timeout=10) as reply:
+            page = reply.read().decode()
+        fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', page))
+        fields |= {"decision": "allow", "username": "ada", "password": "pw"}
+        action = re.findall(r'action="([^"]+)"', page)[0]
+        with pytest.raises(urllib.error.HTTPError) as redirect:
+            browser.open(action, urllib.parse.urlencode(fields).encode(), timeout=10)
+        query = urllib.parse.urlsplit(redirect.value.headers["location"]).query
+        redirect.value.close()
+        return dict(urllib.parse.parse_qsl(query))
+
+    async def answer(self) -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(**self._answer)
+
+
+class Memory:
+    """Where the official client keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_official_client_logs_in(url: str, mode: str) -> None:
+    user, memory = User(), Memory()
+    about = OAuthClientMetadata.model_validate({"client_name": "official", "redirect_uris": [REDIRECT]})
+    auth = OAuthClientProvider(url, about, memory, user.visit, user.answer)
+    kind: Any = mode
+    async with (
+        httpx2.AsyncClient(auth=auth, timeout=20) as http,
+        OfficialClient(streamable_http_client(url, http_client=http), mode=kind) as client,
+    ):
+        assert said(await client.call_tool("who", {})) == "ada"
+        assert said(await client.call_tool("write", {})) == "written"
+    assert memory.tokens is not None
+    assert "write" in (memory.tokens.scope or "")
+    assert user.logins == 2  # the second for the scope
+
+
+class FastLogin(FastOAuth):
+    """The peer's login, with a user instead of a browser."""
+
+    user: User
+
+    async def redirect_handler(self, authorization_url: str) -> None:
+        await self.user.visit(authorization_url)
+
+    async def callback_handler(self) -> AuthorizationCodeResult:
+        return await self.user.answer()
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # that its tokens are kept in memory
+async def test_the_fastmcp_client_logs_in(url: str, mode: str) -> None:
+    auth = FastLogin(url, callback_port=7777)
+    auth.user = User()
+    async with FastClient(StreamableHttpTransport(url, auth=auth), mode=mode) as client:
+        assert said(await client.call_tool("who")) == "ada"
+        assert said(await client.call_tool("write")) == "written"
+    assert auth.user.logins == 2

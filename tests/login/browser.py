@@ -1,0 +1,121 @@
+"""A real browser, Chromium without a window, driven by its DevTools protocol: open a page, read it, press a button."""
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+PATIENCE = 30.0
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+
+Message = dict[str, Any]
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._session: str | None = None
+        self.dialogs: list[str] = []
+
+    async def listen(self) -> None:
+        async for data in self._socket:
+            message: Message = json.loads(data)
+            if message.get("method") == "Page.javascriptDialogOpening":
+                self.dialogs.append(message["params"]["message"])
+            if "id" in message:
+                self._answers.pop(message["id"]).set_result(message)
+
+    async def _ask(self, method: str, **params: Any) -> Message:
+        id = next(self._ids)
+        answer = self._answers[id] = asyncio.get_running_loop().create_future()
+        request = {"id": id, "method": method, "params": params}
+        await self._socket.send(json.dumps(request | ({"sessionId": self._session} if self._session else {})))
+        async with asyncio.timeout(PATIENCE):
+            said = await answer
+        assert "error" not in said, said
+        return said["result"]
+
+    async def attach(self) -> None:
+        target = await self._ask("Target.createTarget", url="about:blank")
+        attached = await self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        await self._ask("Page.enable")
+
+    async def open(self, url: str) -> None:
+        await self._ask("Page.navigate", url=url)
+
+    async def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the page; None while a page is on its way out."""
+        said = await self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        return said["result"].get("value")
+
+    async def see(self, text: str) -> str:
+        """Wait until the page shows a text; all of it."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                shown = await self.evaluate("document.readyState == 'complete' && document.body.innerText")
+                if isinstance(shown, str) and text in shown:
+                    return shown
+                await asyncio.sleep(0.02)
+
+    async def press(self, selector: str) -> None:
+        """Press a button as a hand with a mouse would."""
+        found = f"document.querySelector({selector!r})"
+        await self.evaluate(f"{found}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
+        box = await self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({found}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            await self._ask("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    async def type(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        await self.press(selector)
+        await self._ask("Input.insertText", text=text)
+
+
+@asynccontextmanager
+async def browser(folder: Path) -> AsyncIterator[Browser]:
+    """A browser with a profile of its own; whoever asks for one is skipped where there is none."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    command = [program, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
+    silence = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=silence, stderr=silence, start_new_session=True)
+    try:
+        port, path = await _devtools(folder, process)
+        async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
+            one = Browser(socket)
+            listening = asyncio.create_task(one.listen())
+            await one.attach()
+            yield one
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _devtools(folder: Path, process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """Where the browser listens, as it writes down when it does."""
+    place = folder / "DevToolsActivePort"
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            assert process.returncode is None, "chromium has ended"
+            with suppress(FileNotFoundError, ValueError):
+                port, path = place.read_text().split("\n")
+                return port, path
+            await asyncio.sleep(0.02)

@@ -1,0 +1,28 @@
+"""A real server on a free port, for as long as a test lasts."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+
+@asynccontextmanager
+async def running(make: Callable[[str], Any]) -> AsyncIterator[str]:
+    """Serve what is made of the address; yields it."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(make(url), log_level="warning", lifespan="off"))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(10):
+            while not server.started:  # noqa: ASYNC110 - uvicorn sets no event
+                await asyncio.sleep(0.005)
+        yield url
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()

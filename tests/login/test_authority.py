@@ -1,0 +1,258 @@
+"""The authorization server as an application: logins over HTTP, its shell, and what it must not be led to fetch."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from dovetail import AuthorizationServer, Client, Context, LoginFailed, OAuth, Provider, Server, Upstream, known_client
+from dovetail.auth.flow import Stranger
+from dovetail.login.errands import Errands
+from dovetail.transports.fetch import Fetcher
+from login.hosting import running
+from transports.scene import Visit
+
+FORM = [(b"content-type", b"application/x-www-form-urlencoded")]
+Browse = Callable[[str], Awaitable[None]]
+
+
+class Browser:
+    """Follows redirects and keeps cookies, by origin."""
+
+    def __init__(self) -> None:
+        self._fetcher = Fetcher()
+        self._cookies: dict[str, bytes] = {}
+
+    async def go(self, method: str, url: str, form: dict[str, str] | None = None) -> str:
+        """The page it ends at."""
+        while True:
+            origin = urlsplit(url).netloc
+            headers = [*FORM] if form is not None else []
+            headers += [(b"cookie", self._cookies[origin])] if origin in self._cookies else []
+            reply = await self._fetcher.fetch(method, url, headers, urlencode(form).encode() if form else b"")
+            text = (await reply.read()).decode()
+            if b"set-cookie" in reply.headers:
+                self._cookies[origin] = reply.headers[b"set-cookie"].partition(b";")[0]
+            if reply.status != 303:
+                return text
+            method, url, form = "GET", reply.headers[b"location"].decode(), None
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+
+def browser(pages: list[str] | None = None, **fields: str) -> Browse:
+    """A browser whose user agrees to everything, filling in these fields."""
+
+    async def browse(url: str) -> None:
+        one = Browser()
+        text = await one.go("GET", url)
+        while "<form" in text or "refresh" in text:
+            if pages is not None:
+                pages.append(text)
+            if "<form" in text:
+                found = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', text))
+                action = re.findall(r'action="([^"]+)"', text)[0]
+                text = await one.go("POST", action, found | {"decision": "allow"} | fields)
+            else:
+                text = await one.go("GET", unescape(re.findall(r'href="([^"]+)"', text)[0]))
+        await one.close()
+
+    return browse
+
+
+def login(pages: list[str] | None = None, **fields: str) -> OAuth:
+    return OAuth(store="memory", open_browser=browser(pages, **fields), timeout=20)
+
+
+def pair(url: str, **options: Any) -> tuple[AuthorizationServer, Server]:
+    authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], **options)
+    app = Server("x", auth=authority.verifier())
+
+    @app.tool
+    async def who(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return f"{ctx.principal.subject} {' '.join(sorted(ctx.principal.scopes))}".strip()
+
+    @app.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    @app.tool
+    async def upstream(ctx: Context) -> str:
+        return str(await authority.upstream_token(ctx.principal))
+
+    return authority, app
+
+
+def both(**options: Any) -> Callable[[str], Any]:
+    def make(url: str) -> Any:
+        authority, app = pair(url, **options)
+        return authority.beside(app.asgi())
+
+    return make
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25", "2025-03-26"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"users": {"ada": "pw"}}
+    if kind == "sqlite":
+        options |= {"store": tmp_path / "kept.db", "secret": "a secret of many letters"}
+    pages: list[str] = []
+    async with running(both(**options)) as url:
+        settings = login(pages, username="ada", password="pw")
+        async with Client(url + "/mcp", auth=settings, revision=revision) as client:
+            assert await client.call("who") == "ada"
+            assert await client.call("write") == "written"
+            assert await client.call("who") == "ada write"
+    assert len(pages) == 2
+
+
+async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    pages: list[str] = []
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with running(both()) as url, Client(url + "/mcp", auth=login(pages)) as client:
+            assert await client.call("who") == "developer"
+    assert "development mode" in caplog.text
+    assert "Development mode" in pages[0]
+
+
+async def test_users_by_a_function() -> None:
+    async def check(name: str, password: str) -> str | None:
+        return f"user:{name}" if password == "good" else None
+
+    async with running(both(users=check)) as url:
+        settings = login(username="eve", password="good")
+        async with Client(url + "/mcp", auth=settings) as client:
+            assert await client.call("who") == "user:eve"
+
+
+async def test_a_provider_upstream_over_http() -> None:
+    """The provider is an authorization server of ours, with a page that names the user."""
+
+    def provider(url: str) -> Any:
+        known = known_client("proxy", redirect_uris=["http://127.0.0.1/callback"], client_secret="s3cret")
+        made = AuthorizationServer(issuer=url, clients=[known], resources=[url])
+
+        async def whole(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] != "/userinfo":
+                await made(scope, receive, send)
+                return
+            body = b'{"sub": "ada", "name": "Ada"}'
+            length = (b"content-length", b"%d" % len(body))
+            await send({"type": "http.response.start", "status": 200, "headers": [length]})
+            await send({"type": "http.response.body", "body": body})
+
+        return whole
+
+    async with running(provider) as up:
+        facts = Provider(
+            name="Up",
+            authorization_endpoint=up + "/authorize",
+            token_endpoint=up + "/token",
+            userinfo_endpoint=up + "/userinfo",
+            method="client_secret_basic",
+        )
+        upstream = Upstream(facts, client_id="proxy", client_secret="s3cret")
+        async with running(both(upstream=upstream)) as url:
+            pages: list[str] = []
+            async with Client(url + "/mcp", auth=login(pages)) as client:
+                assert await client.call("who") == "Up:ada"
+                token = await client.call("upstream")
+                assert token.count(".") == 2  # the provider's own, for the server's own use
+
+
+async def test_a_user_who_refuses() -> None:
+    async with running(both()) as url:
+        with pytest.raises(LoginFailed, match="access_denied"):
+            async with Client(url + "/mcp", auth=login(decision="deny")) as client:
+                await client.call("who")
+
+
+async def test_below_a_path() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000/auth")
+    for path, root in (
+        ("/.well-known/oauth-authorization-server/auth", ""),
+        ("/auth/.well-known/oauth-authorization-server", "/auth"),
+        ("/auth/jwks", "/auth"),
+        ("/auth/jwks", ""),
+        ("/x/jwks", "/x"),
+    ):
+        assert (await Visit(authority, "GET", path, root_path=root).done()).status == 200, path
+    assert (await Visit(authority, "GET", "/nothing").done()).status == 404
+
+
+async def test_other_names_are_not_served() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    assert (await Visit(authority, "GET", "/jwks", headers={"host": "evil.example"}).done()).status == 421
+
+
+async def test_bodies_are_bounded() -> None:
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    assert (await Visit(authority, "POST", "/token", body=b"x" * 70_000).done()).status == 413
+    assert (await Visit(authority, "POST", "/token", body=[b"x" * 40_000] * 2).done()).status == 413
+
+
+def test_mistakes() -> None:
+    up = Upstream("github", client_id="a", client_secret="b")
+    wrong: list[dict[str, Any]] = [
+        {"issuer": "http://login.example", "users": {}},
+        {"issuer": "https://login.example?x=1", "users": {}},
+        {"issuer": "https://login.example#x", "users": {}},
+        {"issuer": "https://u@login.example", "users": {}},
+        {"issuer": "https://login.example"},  # nobody would log in
+        {"issuer": "https://login.example", "users": {}, "upstream": up},
+        {"issuer": "https://login.example", "users": {}, "store": "kept.db"},  # without a secret
+        {"issuer": "https://login.example", "users": {}, "secret": "short"},
+    ]
+    for options in wrong:
+        with pytest.raises(ValueError, match=r"issuer must|users|secret"):
+            AuthorizationServer(**options)
+
+
+async def test_documents_of_strangers_are_not_fetched_from_this_network() -> None:
+    """Where a client says its document is, is no reason to look around in this network."""
+    asked: list[str] = []
+
+    async def canary(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+
+    authority = AuthorizationServer(issuer="http://127.0.0.1:8000")
+    async with running(lambda _: canary) as url:
+        port = urlsplit(url).port
+        names = ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"]
+        for name in names:
+            query = urlencode({"client_id": f"https://{name}:{port}/client.json"}).encode()
+            answer = await Visit(authority, "GET", "/authorize", query_string=query).done()
+            assert answer.status == 400
+    assert asked == []
+    await authority.close()
+
+
+async def test_errands_for_strangers_need_a_rule() -> None:
+    def flow() -> Any:
+        return (yield Stranger("https://x.example"))
+
+    with pytest.raises(TypeError, match="nobody here can grant"):
+        await Errands().run(flow())
+
+
+async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
+    authority = AuthorizationServer(
+        issuer="http://127.0.0.1:8000",
+        store=tmp_path / "kept.db",
+        secret="a secret of many letters",
+        registrations=1000,
+    )
+    body = b'{"redirect_uris": ["http://127.0.0.1/cb"]}'
+    visits = [Visit(authority, "POST", "/register", body=body) for _ in range(30)]
+    await asyncio.gather(*(one.done() for one in visits))
+    assert len({one.last["client_id"] for one in visits}) == 30
+    await authority.close()

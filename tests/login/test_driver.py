@@ -1,0 +1,642 @@
+"""One login and one renewal for all who wait; what is refused, cancelled, closed or broken on the way."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Client, ClientCredentials, Forbidden, HttpError, LoginFailed, MCPError, NeedsLogin, OAuth, Timeouts
+from dovetail.auth.login import Login
+from dovetail.login.stores import FileStore, MemoryStore
+from dovetail.transports.door import Door
+from login.place import Asked, Place, Said, User, client, guarded, oauth, until
+
+# Logging in
+
+
+async def test_many_requests_share_one_login(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        await asyncio.gather(*(one.ping() for _ in range(20)))
+    assert (place.logins, place.count("/register"), place.count("/token")) == (1, 1, 1)
+
+
+async def test_a_login_that_fails_fails_for_all_and_leaves_the_client_usable(place: Place, user: User) -> None:
+    def refuse(asked: Asked) -> Said:
+        back = f"?error=access_denied&state={asked.query['state']}&iss={place.origin}"
+        return Said(302, None, {"location": asked.query["redirect_uri"] + back})
+
+    async with client(place, user) as one:
+        await one.ping()
+        place.valid.clear()
+        place.refreshable.clear()
+        place.says["/authorize"] = refuse
+        user.ready.clear()
+        pings = [asyncio.create_task(one.ping()) for _ in range(10)]
+        await until(lambda: _waiting(one) == 10)
+        user.ready.set()
+        found = await asyncio.gather(*pings, return_exceptions=True)
+        assert all(isinstance(error, LoginFailed) and error.reason == "access_denied" for error in found)
+        assert len(user.opened) == 2
+        del place.says["/authorize"]
+        await one.ping()
+    assert len(user.opened) == 3
+
+
+async def test_a_request_that_gives_up_leaves_the_login_to_the_others(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        await one.ping()
+        place.valid.clear()
+        place.refreshable.clear()
+        user.ready.clear()
+        user.called.clear()
+        first = asyncio.create_task(one.ping())
+        await user.called.wait()
+        second = asyncio.create_task(one.ping())
+        await until(lambda: _waiting(one) == 2)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        user.ready.set()
+        await second
+    assert len(user.opened) == 2
+
+
+async def test_a_login_nobody_waits_for_ends(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        await one.ping()
+        place.valid.clear()
+        place.refreshable.clear()
+        user.ready.clear()
+        user.called.clear()
+        ping = asyncio.create_task(one.ping())
+        await user.called.wait()
+        port = int(user.opened[-1].split("127.0.0.1%3A")[1].split("%2F")[0])
+        ping.cancel()
+        await asyncio.gather(ping, return_exceptions=True)
+        with pytest.raises(OSError, match=r"."):
+            await asyncio.open_connection("127.0.0.1", port)
+        user.ready.set()
+        await one.ping()
+    assert len(user.opened) == 3
+
+
+async def test_a_client_that_is_closed_while_logging_in(place: Place, user: User) -> None:
+    user.ready.clear()
+    one = client(place, user)
+    before = asyncio.all_tasks()
+    entering = asyncio.create_task(one.__aenter__())
+    await user.called.wait()
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    await until(
+        lambda: len(asyncio.all_tasks() - before - {entering}) <= 3
+    )  # the user's browser, the place's connections
+
+
+async def test_a_request_open_when_the_client_closes(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        await one.ping()
+        place.valid.clear()
+        place.refreshable.clear()
+        user.ready.clear()
+        user.called.clear()
+        ping = asyncio.create_task(one.ping())
+        await user.called.wait()
+    done, _ = await asyncio.wait([ping], timeout=10)
+    assert done
+    assert ping.cancelled() or isinstance(ping.exception(), MCPError)
+
+
+async def test_no_clock_runs_while_the_user_logs_in(place: Place, user: User) -> None:
+    user.ready.clear()
+    limits = Timeouts(probe=0.3, initialize=0.3, read=0.3, total=0.3)
+    async with asyncio.TaskGroup() as group:
+        one = Client(place.url, auth=oauth(user), timeouts=limits)
+        entering = group.create_task(one.__aenter__())
+        await user.called.wait()
+        await asyncio.sleep(0.7)
+        user.ready.set()
+        await entering
+        await one.ping()
+        await one.__aexit__(None, None, None)
+    assert place.logins == 1
+
+
+async def test_nobody_logs_in(place: Place, user: User) -> None:
+    user.ready.clear()
+    with pytest.raises(LoginFailed, match=r"nobody logged in within 0\.05 s") as refused:
+        async with client(place, user, timeout=0.05):
+            pass
+    assert "/authorize?" in str(refused.value)
+
+
+async def test_a_registration_no_login_came_of_is_not_used_again(place: Place, user: User) -> None:
+    """Whoever forgot a client tells the user so, on a page the program does not see."""
+    async with client(place, user, timeout=0.5) as one:
+        place.clients.clear()
+        place.valid.clear()
+        place.refreshable.clear()
+        place.says["/token"] = lambda asked: Said(400, {"error": "invalid_grant"}) if not place.clients else None
+        with pytest.raises(LoginFailed, match="nobody logged in"):
+            await one.ping()
+        await one.ping()
+    assert place.count("/register") == 2
+
+
+async def test_a_client_that_was_forgotten_is_registered_anew(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.clients.clear()
+        place.valid.clear()
+        await one.ping()
+    assert (place.count("/register"), place.logins, place.refreshes) == (2, 2, 1)
+
+
+async def test_a_second_login_uses_the_first_registration(place: Place, user: User, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with client(place, user, store=str(tmp_path)) as one:
+            await one.ping()
+        place.valid.clear()
+        place.refreshable.clear()
+    assert (place.logins, place.count("/register")) == (2, 1)
+
+
+# Using a token
+
+
+async def test_a_login_outlives_the_program(place: Place, user: User, tmp_path: Path) -> None:
+    for _ in range(3):
+        async with client(place, user, store=str(tmp_path)) as one:
+            await one.ping()
+    assert (place.logins, place.refreshes) == (1, 0)
+
+
+async def test_a_token_is_renewed_before_it_ends(place: Place, user: User) -> None:
+    place.expires_in = 0.2
+    async with client(place, user) as one:
+        place.expires_in = 3600
+        await asyncio.sleep(0.15)
+        before = place.count("/mcp")
+        await asyncio.gather(*(one.ping() for _ in range(10)))
+        assert place.count("/mcp") == before + 10
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_a_token_refused_in_use_is_renewed_and_the_request_sent_once_more(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.valid.clear()
+        before = place.count("/mcp")
+        await one.ping()
+        assert place.count("/mcp") == before + 2
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_many_refused_at_once_are_renewed_once(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.valid.clear()
+        await asyncio.gather(*(one.ping() for _ in range(20)))
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_a_renewed_token_that_is_refused_leads_to_a_login(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        refused = {*place.valid, "access-5"}
+        place.accepts = lambda token: token not in refused
+        await one.ping()
+    assert (place.logins, place.refreshes) == (2, 1)
+
+
+async def test_a_server_that_takes_no_token_is_not_logged_in_to_again_and_again(place: Place, user: User) -> None:
+    place.accepts = lambda token: False
+    with pytest.raises(NeedsLogin):
+        async with client(place, user):
+            pass
+    assert place.logins == 1
+
+
+async def test_a_refresh_token_that_is_gone_leads_to_a_login(place: Place, user: User, tmp_path: Path) -> None:
+    async with client(place, user, store=str(tmp_path)) as one:
+        place.valid.clear()
+        place.refreshable.clear()
+        await one.ping()
+    assert (place.logins, place.refreshes) == (2, 1)
+
+
+async def test_an_authorization_server_that_is_down_costs_nothing_while_the_token_lasts(
+    place: Place, user: User
+) -> None:
+    place.expires_in = 10
+    async with client(place, user) as one:
+        place.says["/token"] = lambda asked: Said(503)
+        one_token = next(iter(place.valid))
+        await one.ping()
+        _age(one, 6)  # past the time to renew
+        await one.ping()
+        assert place.refreshes == 1
+        _age(one, 6)  # past its end
+        with pytest.raises(LoginFailed, match="503"):
+            await one.ping()
+        del place.says["/token"]
+        await one.ping()
+        assert one_token in place.valid
+    assert place.logins == 1
+
+
+def _age(one: Client, seconds: float) -> None:
+    """Let the token of a client be older than it is."""
+    from dovetail.wire.shape import replace
+
+    driver: Any = _driver(one)
+    login: Login = driver._login
+    assert login.token is not None
+    assert login.token.expires_at is not None
+    older = replace(login, token=replace(login.token, expires_at=login.token.expires_at - seconds))
+    driver._login = older
+    driver._store.set(driver._url, older.dump())
+
+
+def _driver(one: Client) -> Any:
+    channel: Any = one._dial()  # pyright: ignore[reportPrivateUsage]
+    return channel._door._authorizer
+
+
+def _waiting(one: Client) -> int:
+    """How many requests wait for a login."""
+    work = _driver(one)._logging_in
+    return 0 if work is None else work._waiting
+
+
+async def test_a_renewal_goes_on_when_nobody_waits_for_it(place: Place, user: User) -> None:
+    """Its refresh token is spent when the request has left: whoever drops the answer has lost the login."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(asked: Asked) -> None:
+        if asked.form["grant_type"] == "refresh_token":
+            begun.set()
+            await go.wait()
+
+    async with client(place, user) as one:
+        place.says["/token"] = slow
+        place.valid.clear()
+        ping = asyncio.create_task(one.ping())
+        await begun.wait()
+        ping.cancel()
+        await asyncio.gather(ping, return_exceptions=True)
+        go.set()
+        await one.ping()
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_a_renewal_is_waited_for_when_the_client_closes(place: Place, user: User, tmp_path: Path) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(asked: Asked) -> None:
+        if asked.form["grant_type"] == "refresh_token":
+            begun.set()
+            await go.wait()
+
+    async def leave_early() -> None:
+        async with client(place, user, store=str(tmp_path)) as one:
+            place.says["/token"] = slow
+            place.valid.clear()
+            ping = asyncio.create_task(one.ping())
+            await begun.wait()
+            ping.cancel()
+            await asyncio.gather(ping, return_exceptions=True)
+            asyncio.get_running_loop().call_later(0.5, go.set)
+
+    await leave_early()
+    kept = FileStore(tmp_path).get(place.url)
+    assert kept is not None
+    login = Login.load(kept)
+    assert login is not None
+    assert login.token is not None
+    assert login.token.access_token in place.valid
+    async with client(place, user, store=str(tmp_path)) as one:
+        await one.ping()
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(place: Place, user: User) -> None:
+    place.expires_in = 10
+    async with client(place, user) as one:
+        place.need = {"write"}
+        user.ready.clear()
+        waiting = asyncio.create_task(one.ping())
+        await until(lambda: len(user.opened) == 2)
+        place.need = set()
+        _age(one, 6)  # past the time to renew
+        async with asyncio.timeout(10):
+            await one.ping()
+        assert place.refreshes == 0
+        user.ready.set()
+        await waiting
+
+
+async def test_nobody_logs_in_to_leave(place: Place, user: User) -> None:
+    one = client(place, user)
+    driver = _driver(one)
+    door = Door(place.url, answer=1000, connect_time=5.0, authorizer=driver)
+    reply = await door.send("DELETE", [])
+    assert reply.status == 401
+    reply.close()
+    await door.close()
+    assert not user.opened
+
+
+# More scopes
+
+
+async def test_a_scope_that_is_missing_is_asked_for_with_those_before(place: Place, user: User) -> None:
+    async with client(place, user, scopes=["read"]) as one:
+        place.need = {"write"}
+        await one.ping()
+        await one.ping()
+    asked = [one.query["scope"] for one in place.asked if one.path == "/authorize"]
+    assert asked == ["read", "read write"]
+
+
+async def test_a_scope_that_is_not_granted_is_asked_for_once(place: Place, user: User) -> None:
+    place.granted = lambda asked: asked - {"write"}
+    async with client(place, user) as one:
+        place.need = {"write"}
+        for _ in range(3):
+            with pytest.raises(Forbidden):
+                await one.ping()
+        assert place.logins == 2
+        place.need = {"admin"}
+        await one.ping()
+    assert place.logins == 3
+
+
+async def test_a_login_for_a_scope_that_fails_leaves_the_token(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.need = {"write"}
+        place.says["/authorize"] = lambda asked: Said(
+            302,
+            None,
+            {"location": f"{asked.query['redirect_uri']}?error=no&state={asked.query['state']}&iss={place.origin}"},
+        )
+        with pytest.raises(LoginFailed, match="refused: no"):
+            await one.ping()
+        place.need = set()
+        await one.ping()
+    assert place.refreshes == 0
+
+
+async def test_a_plain_403_asks_nobody(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.says["/mcp"] = lambda asked: Said(403, None, {"www-authenticate": 'Bearer error="invalid_request"'})
+        with pytest.raises(Forbidden):
+            await one.ping()
+    assert place.logins == 1
+
+
+# Where tokens go
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_token_never_goes_to_another_origin(place: Place, user: User, status: int) -> None:
+    async with guarded() as other, client(place, user) as one:
+        place.says["/mcp"] = lambda asked: Said(status, None, {"location": other.url})
+        with pytest.raises(HttpError):
+            await one.ping()
+        assert not other.asked
+        del place.says["/mcp"]
+
+
+@pytest.mark.parametrize("path", ["/token", "/register"])
+@pytest.mark.parametrize("status", [302, 307, 308])
+async def test_credentials_are_not_redirected(place: Place, user: User, path: str, status: int) -> None:
+    async with guarded() as other:
+        place.says[path] = lambda asked: Said(status, None, {"location": other.origin + path})
+        with pytest.raises(LoginFailed, match=f"status {status}"):
+            async with client(place, user):
+                pass
+        assert not other.asked
+
+
+async def test_a_token_follows_a_redirect_at_home(place: Place, user: User) -> None:
+    place.says["/mcp"] = lambda asked: Said(307, None, {"location": "/moved"})
+    place.says["/moved"] = place._mcp  # pyright: ignore[reportPrivateUsage]
+    async with client(place, user) as one:
+        await one.ping()
+    assert place.logins == 1
+
+
+# DPoP
+
+
+async def test_a_nonce_told_to_many_is_used_by_all(place: Place, user: User) -> None:
+    nonce = ["n1"]
+
+    def guard(asked: Asked) -> Said | None:
+        from joserfc import jwt
+        from joserfc.jwk import ECKey
+
+        if "dpop" not in asked.headers:
+            return None
+        proof = jwt.decode(asked.headers["dpop"], ECKey.import_key(driver._login.key))
+        if proof.claims.get("nonce") != nonce[0]:
+            headers = {"www-authenticate": 'DPoP error="use_dpop_nonce"', "dpop-nonce": nonce[0]}
+            return Said(401, None, headers)
+        return None
+
+    def bind(asked: Asked) -> Said:
+        said = place._token(asked)  # pyright: ignore[reportPrivateUsage]
+        return Said(said.status, said.body | {"token_type": "DPoP"})
+
+    place.says |= {"/mcp": guard, "/token": bind}
+    one = client(place, user, dpop=True)
+    driver = _driver(one)
+    async with one:
+        for nonce[0] in ("n2", "n3"):
+            await asyncio.gather(*(one.ping() for _ in range(8)))
+    assert (place.logins, place.refreshes) == (1, 0)
+
+
+# What is kept
+
+
+async def test_a_store_that_is_broken_costs_only_the_next_run(
+    place: Place, user: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def get(self, key: str) -> bytes:
+            raise OSError("cannot be read")
+
+        def set(self, key: str, value: bytes) -> None:
+            raise OSError("is full")
+
+        def delete(self, key: str) -> None: ...
+
+    with caplog.at_level(logging.WARNING, "dovetail"):
+        async with client(place, user, store=Broken()) as one:
+            place.valid.clear()
+            await one.ping()
+    assert (place.logins, place.refreshes) == (1, 1)
+    assert "cannot be read" in caplog.text
+    assert "lasts for this run only" in caplog.text
+    assert "access-" not in caplog.text
+
+
+async def test_a_store_of_ones_own_needs_three_methods(place: Place, user: User) -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.kept: dict[str, bytes] = {}
+
+        def get(self, key: str) -> bytes | None:
+            return self.kept.get(key)
+
+        def set(self, key: str, value: bytes) -> None:
+            self.kept[key] = value
+
+        def delete(self, key: str) -> None: ...
+
+    own = Own()
+    for _ in range(2):
+        async with client(place, user, store=own) as one:
+            place.valid.clear()
+            await one.ping()
+    assert list(own.kept) == [place.url]
+    assert place.logins == 1
+
+
+@pytest.mark.parametrize("kept", [b"", b"{", b"\xff\x00", b'{"resource": "https://evil.example"}'])
+async def test_a_damaged_login_is_none(place: Place, user: User, kept: bytes) -> None:
+    store = MemoryStore()
+    store.set(place.url, kept)
+    async with client(place, user, store=store) as one:
+        await one.ping()
+    assert place.logins == 1
+
+
+async def test_a_login_kept_for_another_client_is_not_used(place: Place, user: User) -> None:
+    store = MemoryStore()
+    async with client(place, user, store=store):
+        pass
+    place.clients.add("by-hand")
+    async with client(place, user, store=store, client_id="by-hand"):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_kept_for_another_server_is_not_used(place: Place, user: User) -> None:
+    """However it came there: a token is shown only to the origin it was issued for."""
+    store = MemoryStore()
+    async with guarded() as other:
+        async with Client(other.url, auth=oauth(user, store=store)):
+            pass
+        stolen = store.get(other.url)
+        assert stolen is not None
+        store.set(place.url, stolen)
+        async with client(place, user, store=store):
+            pass
+    assert not [asked for asked in place.asked if asked.path == "/mcp" and "authorization" in asked.headers][1:-1]
+    assert place.logins == 1
+
+
+async def test_many_clients_of_one_file_renew_once(place: Place, user: User, tmp_path: Path) -> None:
+    """More than there are threads to wait in: whoever holds the lock still gets one to write with."""
+    async with client(place, user, store=str(tmp_path)):
+        pass
+    clients = [client(place, user, store=str(tmp_path)) for _ in range(40)]
+    for one in clients:
+        await one.__aenter__()
+    place.valid.clear()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one.ping() for one in clients))
+    for one in clients:
+        await one.__aexit__(None, None, None)
+    assert (place.logins, place.refreshes) == (1, 1)
+
+
+async def test_a_lock_given_up_on_is_free(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    async with store.lock("k"):
+        waiting = asyncio.create_task(_hold(store))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(5), store.lock("k"):
+        pass
+
+
+async def _hold(store: FileStore) -> None:
+    async with store.lock("k"):
+        pass
+
+
+# The other ways
+
+
+async def test_paste(place: Place) -> None:
+    from login.place import get
+
+    asked: list[str] = []
+
+    async def paste(url: str) -> str:
+        asked.append(url)
+        return (await get(url))[1]["location"]
+
+    async with Client(place.url, auth=OAuth(paste=paste, store="memory")) as one:
+        await one.ping()
+    assert len(asked) == 1
+    assert "redirect_uri=http%3A%2F%2F127.0.0.1%3A8765%2Fcallback" in asked[0]
+
+
+@pytest.mark.parametrize(
+    "pasted", ["", "nonsense", "http://127.0.0.1:8765/callback?code=x&state=guessed", "http://[::1"]
+)
+async def test_something_else_pasted(place: Place, pasted: str) -> None:
+    with pytest.raises(LoginFailed):
+        async with Client(place.url, auth=OAuth(paste=lambda url: pasted, store="memory")):
+            pass
+    assert place.count("/token") == 0
+
+
+async def test_another_device(place: Place) -> None:
+    from dovetail import DeviceLogin
+
+    place.server["device_authorization_endpoint"] = f"{place.origin}/device"
+    answers = [Said(400, {"error": "authorization_pending"}), None]
+    place.says["/device"] = lambda asked: Said(
+        200, {"device_code": "d", "user_code": "AB-12", "verification_uri": f"{place.origin}/enter", "interval": 1}
+    )
+    place.says["/token"] = lambda asked: answers.pop(0) or place.issue(set())
+    shown: list[tuple[str, str]] = []
+    auth = DeviceLogin(show=lambda url, code: shown.append((url, code)), store="memory")
+    async with Client(place.url, auth=auth) as one:
+        await one.ping()
+    assert shown == [(f"{place.origin}/enter", "AB-12")]
+    assert not answers
+
+
+@pytest.mark.parametrize("uri", ["javascript:alert(1)", "file:///etc/passwd", "http://evil.example/", 7])
+async def test_another_device_is_not_sent_just_anywhere(place: Place, uri: Any) -> None:
+    from dovetail import DeviceLogin
+
+    place.server["device_authorization_endpoint"] = f"{place.origin}/device"
+    said = {"device_code": "d", "user_code": "x", "verification_uri": uri, "verification_uri_complete": uri}
+    place.says["/device"] = lambda asked: Said(200, said)
+    shown: list[str] = []
+    auth = DeviceLogin(show=lambda url, code: shown.append(url), store="memory")
+    with pytest.raises(LoginFailed, match="not one a browser should open"):
+        async with Client(place.url, auth=auth):
+            pass
+    assert not shown
+
+
+async def test_a_program_logs_in_again_when_its_token_ends(place: Place) -> None:
+    place.says["/token"] = lambda asked: place.issue(set())
+    async with Client(place.url, auth=ClientCredentials(client_id="job", client_secret="s")) as one:
+        place.valid.clear()
+        place.refreshable.clear()
+        await one.ping()
+
+
+@pytest.mark.parametrize("auth", [7, "basic", object(), {"token": "x"}])
+async def test_what_is_no_setting_is_refused_at_once(auth: Any) -> None:
+    with pytest.raises(TypeError, match="auth must be"):
+        Client("http://127.0.0.1:1/mcp", auth=auth)

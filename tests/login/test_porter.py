@@ -1,0 +1,284 @@
+"""A guarded server over HTTP: which requests come through, what the others are told, where its metadata is."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from auth.issuing import Issuer, real_time
+from dovetail import Client, Context, Guard, JwtVerifier, NeedsLogin, Principal, Server, StaticTokens
+from dovetail.auth.challenge import parse
+from login.hosting import running
+from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+LOCAL = "http://localhost:8000/mcp"
+TOKENS = StaticTokens(
+    {
+        "ada": Principal("ada", scopes=["read", "write"]),
+        "bob": Principal("bob", scopes=["read"]),
+        "bob-plus": Principal("bob", scopes=["read", "write"]),
+    }
+)
+
+
+def guarded(auth: Any = TOKENS, **options: Any) -> Server:
+    app = Server("x", auth=auth, **options)
+
+    @app.tool
+    def who(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return ctx.principal.subject
+
+    @app.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    return app
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def call(endpoint: Any, token: str | None, name: str = "who", **scope: Any) -> Visit:
+    headers = {} if token is None else bearer(token)
+    return await visit(endpoint, modern(name=name, arguments={}), headers, **scope).done()
+
+
+async def test_a_caller_is_who_the_token_says() -> None:
+    endpoint = guarded().asgi()
+    answer = await call(endpoint, "ada")
+    assert answer.status == 200
+    assert answer.last["result"]["content"][0]["text"] == "ada"
+
+
+async def test_without_a_token_nothing_is_served() -> None:
+    """Every route of the application, by every method: only the metadata is for everyone."""
+    endpoint = guarded().asgi()
+    open_paths = {WELL_KNOWN, WELL_KNOWN + "/mcp"}
+    for path in (
+        "/mcp",
+        "/mcp/",
+        "/sse",
+        "/messages",
+        "/",
+        "/live",
+        "/ready",
+        "/other",
+        WELL_KNOWN + "/other",
+        *open_paths,
+    ):
+        for method in ("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"):
+            answer = await Visit(endpoint, method, path).done()
+            if path in open_paths:
+                assert answer.status == (200 if method in ("GET", "HEAD") else 405), (method, path)
+            else:
+                assert answer.status == 401, (method, path)
+                said = parse(answer.headers["www-authenticate"])
+                assert said.resource_metadata == "http://localhost:8000" + WELL_KNOWN + "/mcp"
+                assert said.error is None
+
+
+async def test_a_token_in_the_address_is_no_token() -> None:
+    answer = await Visit(guarded().asgi(), path="/mcp", query_string=b"access_token=ada").done()
+    assert answer.status == 401
+
+
+async def test_two_authorization_headers_are_none() -> None:
+    headers = [
+        (b"host", b"localhost:8000"),
+        (b"content-type", b"application/json"),
+        (b"authorization", b"Bearer bob"),
+        (b"authorization", b"Bearer ada"),
+    ]
+    assert (await Visit(guarded().asgi(), headers=headers).done()).status == 400
+
+
+async def test_what_the_metadata_says() -> None:
+    app = guarded(Guard(JwtVerifier(issuer="https://login.example"), scopes=["read"]))
+    answer = await Visit(app.asgi(), "GET", WELL_KNOWN + "/mcp").done()
+    assert answer.headers["content-type"] == "application/json"
+    said = json.loads(answer.body)
+    assert said["resource"] == LOCAL
+    assert said["authorization_servers"] == ["https://login.example"]
+    assert said["scopes_supported"] == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("public_url", "path", "root", "asked", "resource", "metadata"),
+    [
+        ("https://x.example/mcp", "/mcp", "", WELL_KNOWN + "/mcp", "https://x.example/mcp", ""),
+        ("https://x.example", "/mcp", "", WELL_KNOWN, "https://x.example/mcp", ""),
+        # A proxy that takes the prefix off, or puts it into root_path; an application mounted in another.
+        ("https://x.example/a/mcp", "/mcp", "", WELL_KNOWN + "/mcp", "https://x.example/a/mcp", "/a"),
+        ("https://x.example/a/mcp", "/mcp", "/a", "/a" + WELL_KNOWN + "/mcp", "https://x.example/a/mcp", "/a"),
+        ("https://x.example/a", "/mcp", "/a", "/a" + WELL_KNOWN, "https://x.example/a/mcp", "/a"),
+        # The place the RFC names, if the proxy or the outer application hands it on.
+        ("https://x.example/a/mcp", "/mcp", "", WELL_KNOWN + "/a/mcp", "https://x.example/a/mcp", "/a"),
+        ("https://x.example/a/mcp", "/mcp", WELL_KNOWN, WELL_KNOWN + "/a/mcp", "https://x.example/a/mcp", "/a"),
+    ],
+)
+async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str, resource: str, metadata: str) -> None:
+    endpoint = guarded().asgi(path=path, public_url=public_url)
+    there = {"host": "x.example"}
+    document = await Visit(endpoint, "GET", asked, headers=there, root_path=root).done()
+    assert document.status == 200
+    assert json.loads(document.body)["resource"] == resource
+    at = (root if root != WELL_KNOWN else "") + path
+    refused = await Visit(endpoint, "POST", at, headers=there, root_path=root if root != WELL_KNOWN else "").done()
+    assert refused.status == 401
+    told = parse(refused.headers["www-authenticate"]).resource_metadata
+    assert told == f"https://x.example{metadata}{WELL_KNOWN}/mcp"
+
+
+async def test_the_audience_is_the_public_address() -> None:
+    issuer = Issuer()
+    auth = JwtVerifier(issuer=issuer.url, keys=issuer.jwks())
+    endpoint = guarded(auth).asgi(public_url="https://x.example/a/mcp")
+    there = {"host": "x.example"}
+    for audience, status in (
+        ("https://x.example/a/mcp", 200), ("https://x.example/mcp", 401), ("https://x.example", 401), (LOCAL, 401),
+    ):  # fmt: skip
+        token = issuer.token(aud=audience, **real_time())
+        answer = await visit(endpoint, modern(name="who"), there | bearer(token)).done()
+        assert answer.status == status, audience
+
+
+async def test_the_request_does_not_choose_its_audience() -> None:
+    """Without a public address, what the Host header says of a port is not believed."""
+    issuer = Issuer()
+    endpoint = guarded(JwtVerifier(issuer=issuer.url, keys=issuer.jwks())).asgi()
+    mine = issuer.token(aud=LOCAL, **real_time())
+    other = issuer.token(aud="http://localhost:9999/mcp", **real_time())
+    assert (await call(endpoint, mine)).status == 200
+    forged = await visit(endpoint, modern(name="who"), bearer(other) | {"host": "localhost:9999"}).done()
+    assert forged.status == 401
+    with pytest.raises(ValueError, match="public_url"):
+        guarded().asgi(allowed_hosts=["x.example"])
+
+
+async def test_missing_scopes_in_both_eras() -> None:
+    endpoint = guarded().asgi()
+    answer = await call(endpoint, "bob", "write")
+    assert answer.status == 403
+    said = parse(answer.headers["www-authenticate"])
+    assert (said.error, said.scopes) == ("insufficient_scope", ("write",))
+    assert said.resource_metadata == "http://localhost:8000" + WELL_KNOWN + "/mcp"
+    assert answer.last["error"]["data"] == {"requiredScopes": ["write"]}
+    session = await opened(endpoint, "bob")
+    older = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
+    assert older.status == 403
+    assert parse(older.headers["www-authenticate"]).scopes == ("write",)
+    # The same caller, the same session, with more scopes by now.
+    after = await visit(endpoint, request(name="write", arguments={}), bearer("bob-plus") | session).done()
+    assert after.last["result"]["content"][0]["text"] == "written"
+    # And what was allowed to one token is not to the next.
+    again = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
+    assert again.status == 403
+
+
+async def opened(endpoint: Any, token: str) -> dict[str, str]:
+    first = await visit(endpoint, initialize(LAST), bearer(token)).done()
+    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
+    await visit(endpoint, INITIALIZED, bearer(token) | session).done()
+    return session
+
+
+async def test_a_session_is_its_principals() -> None:
+    endpoint = guarded().asgi()
+    session = await opened(endpoint, "bob")
+    assert (await visit(endpoint, request(name="who"), bearer("bob") | session).done()).status == 200
+    assert (await visit(endpoint, request(name="who"), bearer("ada") | session).done()).status == 404
+    assert (await visit(endpoint, request(name="who"), session).done()).status == 401
+
+
+async def test_lists_differ_by_caller_and_are_private() -> None:
+    endpoint = guarded().asgi()
+    shown = {}
+    for token in ("ada", "bob"):
+        answer = await visit(endpoint, modern("tools/list"), bearer(token)).done()
+        shown[token] = [one["name"] for one in answer.last["result"]["tools"]]
+        assert answer.last["result"]["cacheScope"] == "private"
+    assert shown == {"ada": ["who", "write"], "bob": ["who"]}
+
+
+async def test_a_batch_says_what_is_missing_in_its_place() -> None:
+    endpoint = guarded().asgi()
+    first = await visit(endpoint, initialize("2025-03-26"), bearer("bob")).done()
+    session = {"mcp-session-id": first.headers["mcp-session-id"]}
+    both = [request(name="who", id=1), request(name="write", id=2)]
+    answer = await visit(endpoint, both, bearer("bob") | session).done()
+    assert {one["id"]: one.get("error", {}).get("code") for one in answer.last} == {1: None, 2: 403}
+
+
+async def test_on_other_transports_it_is_an_error() -> None:
+    from dovetail import PeerError
+
+    async with Client(guarded()) as client:
+        with pytest.raises(PeerError, match="scope write") as refusal:
+            await client.call("write")
+        assert refusal.value.code == 403
+
+
+async def test_one_authority_is_enough() -> None:
+    async def authenticate(headers: Any) -> str:
+        return "ada"
+
+    with pytest.raises(ValueError, match="pass one"):
+        guarded().asgi(authenticate=authenticate)
+    endpoint = Server("x").asgi(authenticate=authenticate)
+    assert (await visit(endpoint, modern("server/discover")).done()).status == 200
+    with pytest.raises(TypeError, match="auth must be"):
+        Server("x", auth="oauth").asgi()
+
+
+async def test_a_name_alone_is_a_principal_too() -> None:
+    app = guarded(None)
+
+    async def authenticate(headers: Any) -> str:
+        return "ada"
+
+    answer = await call(app.asgi(authenticate=authenticate), None)
+    assert answer.last["result"]["content"][0]["text"] == "ada"
+    refused = await call(app.asgi(authenticate=authenticate), None, "write")
+    assert refused.status == 403
+    assert parse(refused.headers["www-authenticate"]).scopes == ("write",)
+
+
+async def test_keys_are_fetched_once_for_all_who_wait() -> None:
+    issuer, asked = Issuer(), 0
+
+    async def web(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        body = json.dumps(issuer.jwks()).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    async with running(lambda _: web) as url:
+        issuer.url = url
+        endpoint = guarded(JwtVerifier(issuer=url, jwks_url=url + "/jwks")).asgi()
+        tokens = [issuer.token(aud=LOCAL, sub=f"user {number}", **real_time()) for number in range(20)]
+        answers = await asyncio.gather(*(call(endpoint, token) for token in tokens))
+    assert [one.status for one in answers] == [200] * 20
+    assert asked == 1
+
+
+async def test_an_issuer_that_is_gone_is_not_the_callers_fault() -> None:
+    issuer = Issuer("http://127.0.0.1:1")
+    endpoint = guarded(JwtVerifier(issuer=issuer.url)).asgi()
+    answer = await call(endpoint, issuer.token(aud=LOCAL, **real_time()))
+    assert answer.status == 503
+    assert "www-authenticate" not in answer.headers
+
+
+async def test_a_client_without_a_login_is_told() -> None:
+    async with running(lambda _: guarded().asgi()) as url:
+        async with Client(url + "/mcp", headers=bearer("ada")) as client:
+            assert await client.call("who") == "ada"
+        with pytest.raises(NeedsLogin):
+            async with Client(url + "/mcp") as client:
+                await client.call("who")

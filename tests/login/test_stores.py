@@ -1,0 +1,230 @@
+"""Where logins are kept: readable by their user alone, whole after any crash, one renewal at a time."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from dovetail.errors import LoginFailed
+from dovetail.login import stores
+from dovetail.login.stores import FileStore, KeyringStore, MemoryStore, store_for
+
+KEY = "https://mcp.example.com/mcp"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "logins")
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> None:
+    one = MemoryStore() if kind == "memory" else FileStore(tmp_path)
+    assert one.get(KEY) is None
+    one.set(KEY, b"1")
+    one.set(KEY, b"2")
+    one.set(KEY + "/other", b"3")
+    assert (one.get(KEY), one.get(KEY + "/other")) == (b"2", b"3")
+    one.delete(KEY)
+    one.delete(KEY)
+    assert (one.get(KEY), one.get(KEY + "/other")) == (None, b"3")
+
+
+def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store.set(KEY, b"x")
+        asyncio.run(_lock_once(store))
+    finally:
+        os.umask(before)
+    folder = tmp_path / "logins"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert len(list(folder.iterdir())) == 2
+
+
+async def _lock_once(store: FileStore) -> None:
+    async with store.lock(KEY):
+        pass
+
+
+def test_no_key_leads_out_of_the_folder(store: FileStore, tmp_path: Path) -> None:
+    for key in ("../../x", "/etc/passwd", "a\0b", "", "x" * 9999, "é"):
+        store.set(key, key.encode())
+        assert store.get(key) == key.encode()
+    assert [path.name for path in tmp_path.iterdir()] == ["logins"]
+
+
+CRASHING = """
+import os, signal, sys
+from pathlib import Path
+from dovetail.login.stores import FileStore
+if sys.argv[2] == "before the move":
+    os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "half written":
+    os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+FileStore(sys.argv[1]).set("k", b"new" * 100_000)
+if sys.argv[2] == "after the move":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"), [("half written", b"old"), ("before the move", b"old"), ("after the move", b"new" * 100_000)]
+)
+def test_a_crash_leaves_the_old_or_the_new(store: FileStore, tmp_path: Path, when: str, expected: bytes) -> None:
+    store.set("k", b"old")
+    command = [sys.executable, "-c", CRASHING, str(tmp_path / "logins"), when]
+    assert subprocess.run(command, check=False, timeout=30).returncode == -signal.SIGKILL
+    assert store.get("k") == expected
+    store.set("k", b"next")
+    assert store.get("k") == b"next"
+
+
+def test_a_failed_write_leaves_nothing_behind(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.set(KEY, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.set(KEY, b"new")
+    assert store.get(KEY) == b"old"
+    assert len(list((tmp_path / "logins").iterdir())) == 1
+
+
+# The lock
+
+HOLDING = """
+import asyncio, sys
+from dovetail.login.stores import FileStore
+async def main():
+    async with FileStore(sys.argv[1]).lock("k"):
+        print("held", flush=True)
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+
+
+async def test_another_process_is_waited_for_and_its_death_frees_the_lock(store: FileStore, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDING, str(tmp_path / "logins")]
+    holder = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"held\n"
+    waiting = asyncio.create_task(_entered(store))
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    holder.kill()
+    await holder.wait()
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def _entered(store: FileStore) -> None:
+    async with store.lock("k"):
+        pass
+
+
+async def test_one_at_a_time_in_this_process_too(store: FileStore) -> None:
+    inside = 0
+
+    async def work() -> None:
+        nonlocal inside
+        async with store.lock("k"):
+            inside += 1
+            assert inside == 1
+            await asyncio.sleep(0)
+            inside -= 1
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(work() for _ in range(10)))
+
+
+async def test_other_servers_do_not_wait(store: FileStore) -> None:
+    async with store.lock("k"), asyncio.timeout(5), store.lock("other"):
+        pass
+
+
+async def test_a_process_that_hangs_is_not_waited_for_without_end(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_PATIENCE", 0.1)
+    async with store.lock("k"):
+        with pytest.raises(LoginFailed, match="for too long"):
+            await _entered(store)
+    await _entered(store)
+
+
+async def test_what_fails_inside_is_told_as_it_is(store: FileStore) -> None:
+    with pytest.raises(TimeoutError):
+        async with store.lock("k"):
+            raise TimeoutError
+    await _entered(store)
+
+
+# The keyring
+
+
+@pytest.fixture
+def keyring(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
+    kept: dict[tuple[str, str], str] = {}
+
+    class Module(types.ModuleType):
+        def get_password(self, service: str, key: str) -> str | None:
+            return kept.get((service, key))
+
+        def set_password(self, service: str, key: str, value: str) -> None:
+            kept[service, key] = value
+
+        def delete_password(self, service: str, key: str) -> None:
+            del kept[service, key]
+
+    monkeypatch.setitem(sys.modules, "keyring", Module("keyring"))
+    return kept
+
+
+async def test_the_keyring_of_the_system(
+    keyring: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    one = store_for("keyring")
+    assert isinstance(one, KeyringStore)
+    assert one.get(KEY) is None
+    one.set(KEY, "é".encode())
+    assert one.get(KEY) == "é".encode()
+    assert keyring == {("dovetail", KEY): "é"}
+    async with one.lock(KEY):
+        pass
+    one.delete(KEY)
+    one.delete(KEY)
+    assert not keyring
+    assert [path.suffix for path in (tmp_path / "dovetail" / "logins").iterdir()] == [".lock"]
+
+
+def test_without_the_library_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(ValueError, match="pip install keyring"):
+        store_for("keyring")
+
+
+# Names of stores
+
+
+def test_a_store_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    store_for("file").set(KEY, b"x")
+    assert len(list((tmp_path / "dovetail" / "logins").iterdir())) == 1
+    store_for(str(tmp_path / "mine")).set(KEY, b"x")
+    store_for(tmp_path / "mine").set(KEY + "2", b"x")
+    assert len(list((tmp_path / "mine").iterdir())) == 2
+    own = MemoryStore()
+    assert store_for(own) is own
+    assert isinstance(store_for("memory"), MemoryStore)

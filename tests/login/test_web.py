@@ -1,0 +1,168 @@
+"""The HTTP calls of a login: what is never sent, what is bounded, and which addresses are public."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.login import web
+from dovetail.login.web import Web, is_local, is_public
+from dovetail.transports.fetch import Fetcher
+from login.place import Place, Said
+
+NOTHING = HttpAnswer(0)
+
+
+class Recorder:
+    """Makes fetchers that write down what they are asked for, and ask nobody."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self.screen: Callable[[str], bool] | None = None
+
+    def __call__(self, *, screen: Callable[[str], bool] | None, **_: Any) -> Fetcher:
+        self.screen = screen
+        recorder = self
+
+        class Silent(Fetcher):
+            async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
+                recorder.urls.append(url)
+                raise TimeoutError
+
+        return Silent()
+
+
+async def tried(server: str, url: str, local: bool | None = None) -> bool:
+    """Whether a fetch is tried for a server."""
+    recorder = Recorder()
+    one = Web(server, local, recorder)
+    assert await one.call(HttpCall(url=url)) == NOTHING
+    await one.close()
+    assert recorder.urls in ([], [url])
+    return bool(recorder.urls)
+
+
+PUBLIC = "https://mcp.example.com/mcp"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://login.example.com/x", "https://localhost/x", "https://localhost./x", "http://127.0.0.1/x",
+        "https://127.0.0.1/x", "https://10.0.0.1/x", "https://169.254.169.254/x", "https://[::1]/x",
+        "https://[::ffff:127.0.0.1]/x", "https://[fe80::1]/x", "https://intranet/x", "https://db.internal/x",
+        "https://printer.local/x", "https://x.localhost/x", "https://2130706433/x", "ftp://login.example.com/x",
+        "file:///etc/passwd", "gopher://login.example.com/", "https://", "https://[::1", "https://a:b/", "", "/x",
+    ],
+)  # fmt: skip
+async def test_a_public_server_cannot_send_us_just_anywhere(url: str) -> None:
+    assert not await tried(PUBLIC, url)
+
+
+async def test_a_public_server_can_send_us_to_the_public_web() -> None:
+    assert await tried(PUBLIC, "https://login.example.com/x")
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "http://10.1.2.3/mcp"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9000/x", "http://intranet/x", "https://login.example.com/x"])
+async def test_a_server_of_this_network_can_send_us_about_in_it(server: str, url: str) -> None:
+    assert await tried(server, url)
+
+
+async def test_the_user_can_say_where_a_server_is() -> None:
+    assert await tried(PUBLIC, "https://login.internal/x", local=True)
+    assert not await tried("http://127.0.0.1:8000/mcp", "http://127.0.0.1:9000/x", local=False)
+
+
+async def test_addresses_are_screened_for_public_servers_only() -> None:
+    for server, screened in ((PUBLIC, True), ("http://localhost/mcp", False)):
+        recorder = Recorder()
+        await Web(server, None, recorder).close()
+        assert (recorder.screen is is_public) is screened
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "2002:0101:0101::1", "64:ff9b::1.1.1.1"]
+)
+def test_public_addresses(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.255.255.254", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254",
+        "100.64.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1", "240.0.0.1", "192.0.2.1", "198.18.0.1", "198.51.100.1",
+        "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "fec0::1", "ff02::1", "ff0e::1", "2001:db8::1",
+        "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "::ffff:0:127.0.0.1", "2002:7f00:0001::1",
+        "2002:0a00:0001::", "2002:a9fe:a9fe::1", "64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::169.254.169.254",
+        "64:ff9b:1::10.0.0.1", "2001:0:4136:e378:8000:63bf:80ff:fffe", "100::1", "4000::1", "", "localhost", "1.1.1",
+        "0x7f.1",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.", "x.localhost", "a.local", "b.internal", "intranet", "10.0.0.1", "::1"]
+)
+def test_names_of_this_network(host: str) -> None:
+    assert is_local(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "localhost.evil.example", "1.1.1.1", "2606:4700::1111", "internal.evil.com"]
+)
+def test_names_that_are_not(host: str) -> None:
+    assert not is_local(host)
+
+
+# Against a real server
+
+
+def real(place: Place) -> Web:
+    return Web(place.url, None, Fetcher)
+
+
+async def test_a_redirect_is_an_answer(place: Place) -> None:
+    place.says["/x"] = lambda asked: Said(302, None, {"location": place.origin + "/y"})
+    one = real(place)
+    assert (await one.call(HttpCall(url=f"{place.origin}/x"))).status == 302
+    await one.close()
+    assert [asked.path for asked in place.asked] == ["/x"]
+
+
+async def test_a_document_that_is_too_large_is_none(place: Place) -> None:
+    place.says["/fit"] = lambda asked: Said(200, "x" * 200_000)
+    place.says["/large"] = lambda asked: Said(200, "x" * 300_000)
+    one = real(place)
+    assert (await one.call(HttpCall(url=f"{place.origin}/fit"))).status == 200
+    assert await one.call(HttpCall(url=f"{place.origin}/large")) == NOTHING
+    await one.close()
+
+
+@pytest.mark.parametrize(("method", "limit"), [("GET", "_DOCUMENT_TIME"), ("POST", "_TOKEN_TIME")])
+async def test_an_answer_that_takes_too_long_is_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch, method: str, limit: str
+) -> None:
+    monkeypatch.setattr(web, limit, 0.1)
+    place.says["/x"] = lambda asked: asyncio.sleep(3600)
+    one = real(place)
+    assert await one.call(HttpCall(method=method, url=f"{place.origin}/x")) == NOTHING
+    await one.close()
+
+
+async def test_nobody_there_is_no_answer(free_port: int) -> None:
+    one = Web("http://127.0.0.1/mcp", None, Fetcher)
+    assert await one.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x")) == NOTHING
+    await one.close()
+
+
+async def test_a_header_that_cannot_travel_is_no_call(place: Place) -> None:
+    one = real(place)
+    assert await one.call(HttpCall(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"})) == NOTHING
+    await one.close()
+    assert not place.asked

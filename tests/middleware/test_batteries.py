@@ -1,0 +1,234 @@
+"""The middleware that comes with the package, on a server and on a client."""
+
+import itertools
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from dovetail import Busy, Client, PeerError, Server, ToolError
+from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Timing
+from dovetail.protocol.exchange import Caller, Exchange
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def server(*middleware: Any) -> Server:
+    app = Server("batteries", middleware=middleware)
+    runs = itertools.count(1)
+
+    @app.tool
+    async def count(word: str = "") -> str:
+        return f"{word}{next(runs)}"
+
+    @app.tool
+    async def flaky(failures: int) -> int:
+        run = next(runs)
+        if run <= failures:
+            raise ConnectionError("upstream is away")
+        return run
+
+    @app.tool
+    async def fail(password: str) -> str:
+        raise ToolError("the database at db.internal said no")
+
+    @app.tool(output_schema=None)
+    async def long(size: int, structured: bool = False) -> Any:
+        return {"text": "é" * size} if structured else "é" * size
+
+    return app
+
+
+def exchange(principal: str | None = None, method: str = "tools/call") -> Exchange:
+    return Exchange(1, method, {"name": "count"}, {}, Caller("2026-07-28", True, principal=principal))
+
+
+# Logging
+
+
+async def test_each_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dovetail.requests"):
+        async with Client(server(LogRequests(arguments=True))) as client:
+            await client.call("count", word="a")
+            await client.call_tool("fail", {"password": "hunter2"})
+            with pytest.raises(PeerError):
+                await client.call("nothing")
+    lines = [one.getMessage() for one in caplog.records if "tools/call" in one.getMessage()]
+    assert lines[0].startswith("tools/call count ok ")
+    assert lines[0].endswith('{"word":"a"}')
+    assert lines[1].startswith("tools/call fail failed ")
+    assert "hunter2" not in caplog.text
+    assert lines[2].startswith("tools/call nothing refused -32602 ")
+
+
+async def test_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "own"):
+        async with Client(server(LogRequests("own", json=True))) as client:
+            await client.call("count")
+    record = caplog.records[-1]
+    found = json.loads(record.getMessage())
+    assert {name: found[name] for name in ("method", "about", "caller", "outcome")} == {
+        "method": "tools/call",
+        "about": "count",
+        "caller": "",
+        "outcome": "ok",
+    }
+    assert vars(record)["request"]["ms"] == found["ms"]
+
+
+# Timing
+
+
+async def test_durations_are_counted_on_both_sides() -> None:
+    theirs, ours = Timing(), Timing()
+    async with Client(server(theirs), middleware=[ours]) as client:
+        for _ in range(3):
+            await client.call("count")
+        await client.call_tool("fail", {"password": ""})
+    for timing in (theirs, ours):
+        seen = timing["tools/call", "count"]
+        assert (seen.count, seen.failures) == (3, 0)
+        assert 0 < seen.mean <= seen.slowest
+        assert seen.within(0.5) <= seen.within(1.0) <= seen.slowest
+        assert timing["tools/call", "fail"].failures == 1
+    assert ours["tools/call", "nothing"].count == 0
+
+
+async def test_names_made_up_by_callers_do_not_fill_memory() -> None:
+    timing = Timing()
+
+    async def proceed(exchange: Exchange) -> None: ...
+
+    for number in range(1500):
+        one = exchange()
+        one.params["name"] = f"made-up-{number}"
+        await timing(one, proceed)
+    assert len(timing.seen) == 1001
+    assert timing["tools/call", "(others)"].count == 500
+
+
+# Rate limit
+
+
+async def test_each_principal_has_its_own_share() -> None:
+    clock = Clock()
+    limit = RateLimit(2, per=10.0, clock=clock)
+
+    async def proceed(exchange: Exchange) -> str:
+        return "done"
+
+    for _ in range(2):
+        assert await limit(exchange("ada"), proceed) == "done"
+    with pytest.raises(Busy) as refused:
+        await limit(exchange("ada"), proceed)
+    assert refused.value.retry_after == pytest.approx(5.0)
+    assert await limit(exchange("bob"), proceed) == "done"
+    assert await limit(exchange("ada", "tools/list"), proceed) == "done"  # does not count
+    clock.now += 5.0
+    assert await limit(exchange("ada"), proceed) == "done"
+    with pytest.raises(Busy):
+        await limit(exchange("ada"), proceed)
+
+
+async def test_a_client_waits_for_its_turn() -> None:
+    async with Client(server(), middleware=[RateLimit(200, burst=1)]) as client:
+        assert [await client.call("count") for _ in range(3)] == ["1", "2", "3"]
+
+
+# Retry
+
+
+async def test_what_failed_for_a_passing_reason_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL, "dovetail"):
+        async with Client(server(Retry(["flaky"], wait=0.001))) as client:
+            assert await client.call("flaky", failures=2) == 3
+        async with Client(server(Retry(["flaky"], times=1, wait=0.001))) as client:
+            with pytest.raises(ToolError):
+                await client.call("flaky", failures=2)
+        app = server(Retry(wait=0.001))  # nobody said that the tool may run twice
+        async with Client(app) as client:
+            with pytest.raises(ToolError):
+                await client.call("flaky", failures=1)
+            assert await client.call("flaky", failures=1) == 2
+        app = server(Retry(["fail"], wait=0.001))
+        timing = Timing()
+        app.middleware(timing)
+        async with Client(app) as client:
+            await client.call_tool("fail", {"password": ""})
+        assert timing["tools/call", "fail"].count == 1  # what an author meant to say is no passing reason
+
+
+# Size
+
+
+async def test_long_texts_are_cut_and_say_so() -> None:
+    async with Client(server(ResponseLimit(1000))) as client:
+        assert await client.call("long", size=300) == "é" * 300
+        result = await client.call_tool("long", {"size": 5000})
+        text = result.content[0].text  # pyright: ignore[reportAttributeAccessIssue]
+        assert len(text.encode()) <= 1000
+        assert text.startswith("é" * 100)
+        assert "of 5000 characters are left out" in text
+        result = await client.call_tool("long", {"size": 5000, "structured": True})
+        assert result.is_error
+        assert "Ask for less" in str(result.content)
+
+
+# Caching
+
+
+async def test_results_are_kept_for_a_while_and_for_one_caller() -> None:
+    clock = Clock()
+    cache = Caching(["count"], seconds=60, clock=clock)
+    async with Client(server(cache)) as client:
+        assert [await client.call("count", word=word) for word in "aabb"] == ["a1", "a1", "b2", "b2"]
+        clock.now += 61
+        assert await client.call("count", word="a") == "a3"
+        cache.clear()
+        assert await client.call("count", word="a") == "a4"
+
+    async def proceed(one: Exchange) -> Any:
+        from dovetail import CallToolResult, TextContent
+
+        return CallToolResult(content=[TextContent(text=str(one.caller.principal))])
+
+    for principal in ("ada", "bob"):
+        assert (await cache(exchange(principal), proceed)).content[0].text == principal
+    shared = Caching(["count"], shared=True)
+    for principal in ("ada", "bob"):
+        assert (await shared(exchange(principal), proceed)).content[0].text == "ada"
+
+
+async def test_failures_and_other_tools_are_not_kept() -> None:
+    with pytest.raises(TypeError, match="several"):
+        Caching("count")
+    app = server(Caching(["flaky"]))
+    async with Client(app) as client:
+        with pytest.raises(ToolError):
+            await client.call("flaky", failures=1)
+        assert await client.call("flaky", failures=1) == 2
+        assert await client.call("count") != await client.call("count")
+
+
+# Masking
+
+
+async def test_failures_say_nothing_but_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client(server(MaskErrors("No luck."))) as client:
+        result = await client.call_tool("fail", {"password": ""})
+        text = result.content[0].text  # pyright: ignore[reportAttributeAccessIssue]
+        assert text.startswith("No luck. [")
+        reference = text.removeprefix("No luck. [").removesuffix("]")
+        assert f"[{reference}]: the database at db.internal said no" in caplog.text
+        result = await client.call_tool("count", {"wrod": 1})
+        assert "wrod" in str(result.content)  # what a model can repair it is told
+        with pytest.raises(PeerError, match="Unknown tool"):
+            await client.call("nothing")
+    async with Client(server(MaskErrors(keep=(ToolError,)))) as client:
+        assert "db.internal" in str((await client.call_tool("fail", {"password": ""})).content)

@@ -1,0 +1,50 @@
+"""A principal is a text that binds, and what was learned beside it."""
+
+import pytest
+
+from dovetail import Context, Server
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.protocol.principal import Principal, named
+from dovetail.protocol.state import binding
+from dovetail.wire.codec import plain
+
+
+def test_the_text_is_the_same_whatever_else_is_known() -> None:
+    one = Principal("ada", issuer="https://a.example", scopes=["x"], client_id="c", claims={"k": 1})
+    other = Principal("ada", issuer="https://a.example")
+    assert one == other == "https://a.example#ada"
+    assert hash(one) == hash(other)
+    assert binding(one, "m", {}) == binding(other, "m", {}) == binding("https://a.example#ada", "m", {})
+    wider = one.with_scopes(["x", "y"])
+    assert wider == one
+    assert (wider.scopes, wider.subject, wider.claims, wider.client_id) == ({"x", "y"}, "ada", {"k": 1}, "c")
+    assert repr(one) == "Principal('https://a.example#ada')"
+
+
+def test_a_name_alone() -> None:
+    found = named("ada")
+    assert found == "ada"
+    assert found is not None
+    assert (found.subject, found.issuer, found.scopes) == ("ada", None, frozenset())
+    assert named(found) is found
+    assert named(None) is None
+    with pytest.raises(ValueError, match="needs a subject"):
+        Principal("")
+
+
+async def test_it_can_be_returned_as_the_text_it_is() -> None:
+    app = Server("x")
+
+    @app.tool
+    def who(ctx: Context) -> str:
+        return ctx.principal or ""
+
+    @app.tool
+    def about(ctx: Context) -> dict[str, str]:
+        return {"who": ctx.principal or ""}
+
+    caller = Caller("2026-07-28", True, principal=Principal("ada", issuer="https://a.example"))
+    result = plain(await app.handle(Exchange(1, "tools/call", {"name": "who"}, {}, caller)))
+    assert result["content"][0]["text"] == "https://a.example#ada"
+    result = plain(await app.handle(Exchange(1, "tools/call", {"name": "about"}, {}, caller)))
+    assert result["structuredContent"] == {"who": "https://a.example#ada"}

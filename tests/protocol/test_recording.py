@@ -1,0 +1,80 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from dovetail.protocol.recording import (
+    FORMAT,
+    MASK,
+    Frame,
+    Heading,
+    frame,
+    line,
+    masked,
+    masked_headers,
+    read_lines,
+)
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON, some.floats(0, 1e6), some.sampled_from(["server", "client"]))
+def test_a_frame_is_one_line_that_reads_back(message: Any, at: float, to: Any) -> None:
+    made = Frame(at=at, to=to, message=message)
+    text = line(made)
+    assert text.count(b"\n") == 1
+    assert [*read_lines([text])] == [made]
+
+
+def test_recordings_may_follow_one_another() -> None:
+    parts = [Heading(recording=FORMAT, server="a"), Frame(at=0.5, to="server", message={"id": 1})] * 2
+    assert [*read_lines(b"".join(map(line, parts)).splitlines())] == parts
+
+
+def test_a_line_of_something_else_is_named() -> None:
+    lines = [line(Heading(recording=FORMAT)), b"\n", b'{"at":"noon","to":"server"}']
+    with pytest.raises(ValueError, match="line 3 is not part of a recording"):
+        list(read_lines(lines))
+
+
+def test_what_is_no_message_is_kept_as_text() -> None:
+    made = frame(1.0, "client", b"starting\xff with Bearer abcdefgh12345678")
+    assert made.text == f"starting\ufffd with Bearer {MASK}"
+    assert "message" not in json.loads(line(made))
+
+
+def test_null_is_a_message() -> None:
+    made = frame(0, "client", b"null")
+    assert json.loads(line(made)) == {"at": 0, "to": "client", "message": None}
+    assert [*read_lines([line(made)])] == [made]
+
+
+@pytest.mark.parametrize(
+    "name", ["access_token", "refresh-token", "apiKey", "client_secret", "PASSWORD", "authorization", "token"]
+)
+def test_members_named_as_secrets_are_masked_at_any_depth(name: str) -> None:
+    assert masked({"params": [{name: "s3cret", "other": "kept"}]}) == {"params": [{name: MASK, "other": "kept"}]}
+
+
+def test_what_only_looks_like_a_secret_stays() -> None:
+    harmless = {"progressToken": 7, "maxTokens": 100, "token": 12, "tokens": "many"}
+    assert masked(harmless) == harmless
+
+
+def test_states_are_masked_unless_wanted() -> None:
+    message = {"params": {"requestState": "sealed"}}
+    assert masked(message) == {"params": {"requestState": MASK}}
+    assert masked(message, states=True) == message
+
+
+def test_headers_that_open_doors_are_masked() -> None:
+    shown = masked_headers({"Authorization": "Bearer x", "Mcp-Session-Id": "abc", "Mcp-Method": "tools/call"})
+    assert shown == {"Authorization": MASK, "Mcp-Session-Id": MASK, "Mcp-Method": "tools/call"}
+    made = frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
+    assert made.headers == {"cookie": MASK, "mcp-name": "add"}

@@ -1,0 +1,141 @@
+"""T03, the client's side: whatever a server sends, one answer takes a bounded amount of memory.
+
+The client is a process of its own; its memory is the most it ever had, over what it had after a first call.
+"""
+
+import gzip
+import sys
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calling import called
+from lab import MiB, figure
+
+from stand_ins import ERAS, STREAM_HEAD, Play, encoded, http, on_socket, on_web, response, text
+
+HOSTILE = 64.0  # MiB over idle
+LIMIT = 32 * MiB
+FULL = 8 * LIMIT / MiB  # what an honest answer just under the limit may take on its way
+HOSTILE_PROGRAM = Path(__file__).with_name("hostile.py")
+
+
+def only_once(reaction: Any) -> Any:
+    return lambda message: reaction(message) if message["params"]["name"] == "go" else text()
+
+
+async def endless_json(_: Any) -> AsyncIterator[bytes]:
+    yield b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{"jsonrpc":"2.0","id":1,"result":{"a":"'
+    for _ in range(3000):
+        yield b"x" * 65536
+
+
+async def endless_event(_: Any) -> AsyncIterator[bytes]:
+    yield STREAM_HEAD + b"data: "
+    for _ in range(3000):
+        yield b"x" * 65536
+
+
+async def short_lines(_: Any) -> AsyncIterator[bytes]:
+    """One event made of very many lines, each of which could cost an object."""
+    yield STREAM_HEAD
+    for _ in range(2000):
+        yield b"data:ab\n" * 8192
+
+
+async def bomb(_: Any) -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\n\r\n"
+    squeezer = zlib.compressobj(9, wbits=31)
+    for _ in range(200):
+        yield squeezer.compress(b"0" * (4 * MiB))
+    yield squeezer.flush()
+
+
+async def endless_headers(_: Any) -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\n"
+    for number in range(200_000):
+        yield b"x-%d: y\r\n" % number
+
+
+WEB = {
+    "endless JSON": endless_json,
+    "endless event": endless_event,
+    "gzip bomb": bomb,
+    "endless headers": endless_headers,
+}
+
+
+@pytest.mark.parametrize("name", WEB)
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_answer_without_end_over_http(name: str, era: str) -> None:
+    play = Play(era, {"tools/call": only_once(WEB[name])}, session="s")
+    async with on_web(play) as at:
+        seen = await called(at, era=era)
+    assert seen["outcome"] in ("ResultError", "Interrupted", "NotMCP"), seen
+    assert seen["usable"]
+    figure(f"T03 client, {name}, {era}", seen["mib"], "MiB")
+    assert seen["mib"] < HOSTILE
+
+
+async def test_an_event_of_very_many_lines() -> None:
+    """Each line could cost an object; the limit is made small, because reading them takes its time."""
+    play = Play("stateless", {"tools/call": only_once(short_lines)})
+    async with on_web(play) as at:
+        seen = await called(at, era="stateless", limits={"answer": 4 * MiB})
+    assert seen["outcome"] == "ResultError", seen
+    assert seen["usable"]
+    figure("T03 client, an event of short lines, limit 4 MiB", seen["mib"], "MiB")
+    assert seen["mib"] < 16
+
+
+@pytest.mark.parametrize(
+    ("what", "era"),
+    [
+        ("line", "stateless"),
+        ("line", "handshake"),
+        ("junk", "handshake"),
+        ("deep", "stateless"),
+        ("members", "handshake"),
+    ],
+)
+async def test_a_process_that_writes_too_much(what: str, era: str) -> None:
+    command = [sys.executable, str(HOSTILE_PROGRAM), what]
+    seen = await called(command, era=era, limit=2.5)
+    assert seen["outcome"] in ("RequestTimeout", "ResultError"), seen
+    assert seen["usable"]
+    figure(f"T03 client, process, {what}, {era}", seen["mib"], "MiB")
+    assert seen["mib"] < HOSTILE
+
+
+@pytest.mark.parametrize("way", ["socket", "web", "zipped"])
+async def test_an_honest_answer_just_under_the_limit(way: str) -> None:
+    size = 31 * MiB
+    body = "ab" * (size // 2)
+
+    def reaction(message: Any) -> Any:
+        result = text(body)
+        if way != "zipped":
+            return result
+        # Random enough that it does not look like a bomb.
+        return http(gzip.compress(encoded(response(message, result)), 0), content_encoding="gzip")
+
+    play = Play("stateless", {"tools/call": only_once(reaction)})
+    async with (on_socket if way == "socket" else on_web)(play) as at:
+        seen = await called(at, era="stateless")
+    assert seen["outcome"] == str(size), seen
+    assert seen["usable"]
+    figure(f"T03 client, honest 31 MiB, {way}", seen["mib"], "MiB")
+    figure(f"T22 client, honest 31 MiB, {way}", seen["cpu"], "s CPU")
+    assert seen["mib"] < FULL
+
+
+async def test_a_list_of_too_many() -> None:
+    tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(50_000)]
+    play = Play("stateless", {"tools/list": {"tools": tools}})
+    async with on_socket(play) as at:
+        seen = await called(at, era="stateless", what="list")
+    assert seen["outcome"] == "ResultError", seen
+    figure("T03 client, 50 000 tools in one answer", seen["mib"], "MiB")
+    assert seen["mib"] < HOSTILE

@@ -1,0 +1,112 @@
+"""T13 on a guarded server: what one principal was given is no other's, and stays its own with another token."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Context, Guard, Principal, Server, StaticTokens
+from transports.scene import INITIALIZED, LAST, META, Visit, initialize, modern, request, visit
+
+# Two tokens of one user; the same name with another issuer; a program of that name; a user of another.
+WHO = {
+    "ada-1": Principal("ada", issuer="https://a.example", scopes=["x"]),
+    "ada-2": Principal("ada", issuer="https://a.example", client_id="other"),
+    "other-issuer": Principal("ada", issuer="https://b.example"),
+    "program": Principal("", client_id="ada", issuer="https://a.example"),
+    "bob": Principal("bob", issuer="https://a.example"),
+    "spelled": Principal("ada ", issuer="https://a.example"),
+}
+FOREIGN = ["other-issuer", "program", "bob", "spelled"]
+
+
+@pytest.fixture
+def endpoint() -> Any:
+    app = Server("x", auth=Guard(StaticTokens(WHO)), page_size=1)
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("How many?", int))
+
+    @app.tool
+    async def chatter(ctx: Context) -> str:
+        for number in range(3):
+            await ctx.progress(number)
+        return "said"
+
+    @app.tool(visible=lambda principal: principal is not None and principal.subject == "ada")
+    def hidden() -> str:
+        return "seen"
+
+    @app.tool
+    def last() -> str:
+        return "last"
+
+    return app.asgi()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_sessions(endpoint: Any) -> None:
+    first = await visit(endpoint, initialize(LAST), bearer("ada-1")).done()
+    session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
+    await visit(endpoint, INITIALIZED, bearer("ada-1") | session).done()
+    for who in FOREIGN:
+        for method in ("POST", "GET", "DELETE"):
+            body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}' if method == "POST" else b""
+            refused = await Visit(endpoint, method, body=body, headers=bearer(who) | session).done()
+            assert refused.status == 404, (who, method)
+    for who in ("ada-1", "ada-2"):
+        assert (await visit(endpoint, request("ping"), bearer(who) | session).done()).status == 200
+
+
+async def test_states(endpoint: Any) -> None:
+    capable = META | {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    message = modern(name="ask", arguments={})
+    message["params"]["_meta"] = capable
+    first = (await visit(endpoint, message, bearer("ada-1")).done()).last["result"]
+    assert first["resultType"] == "input_required"
+    key = next(iter(first["inputRequests"]))
+    answer = {key: {"action": "accept", "content": {"value": 7}}}
+    message["params"] |= {"requestState": first["requestState"], "inputResponses": answer}
+    for who in FOREIGN:
+        refused = await visit(endpoint, message, bearer(who)).done()
+        assert refused.last["error"]["message"] == "Invalid params: requestState is not valid for this request"
+    mine = await visit(endpoint, message, bearer("ada-2")).done()
+    assert mine.last["result"]["content"][0]["text"] == "7"
+
+
+async def test_cursors(endpoint: Any) -> None:
+    shown: dict[str, list[str]] = {}
+    cursors: dict[str, list[str]] = {}
+    for who in ("ada-1", "bob"):
+        cursor, shown[who], cursors[who] = None, [], []
+        while True:
+            params = {} if cursor is None else {"cursor": cursor}
+            page = (await visit(endpoint, modern("tools/list", **params), bearer(who)).done()).last["result"]
+            shown[who] += [one["name"] for one in page["tools"]]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+            cursors[who].append(cursor)
+    assert shown == {"ada-1": ["ask", "chatter", "hidden", "last"], "bob": ["ask", "chatter", "last"]}
+    for cursor in cursors["ada-1"]:
+        answer = await visit(endpoint, modern("tools/list", cursor=cursor), bearer("bob")).done()
+        names = [one["name"] for one in answer.last.get("result", {}).get("tools", [])]
+        assert "hidden" not in names
+
+
+async def test_event_ids(endpoint: Any) -> None:
+    async def session_of(who: str) -> dict[str, str]:
+        first = await visit(endpoint, initialize(LAST), bearer(who)).done()
+        session = {"mcp-session-id": first.headers["mcp-session-id"], "mcp-protocol-version": LAST}
+        await visit(endpoint, INITIALIZED, bearer(who) | session).done()
+        return bearer(who) | session
+
+    mine, theirs = await session_of("ada-1"), await session_of("bob")
+    message = request(name="chatter", _meta={"progressToken": 1})
+    stream = await visit(endpoint, message, mine).done()
+    last = next(event.id for event in stream.events if event.id)
+    foreign = await Visit(endpoint, "GET", headers=theirs | {"last-event-id": last}).done()
+    assert foreign.status in (400, 404)

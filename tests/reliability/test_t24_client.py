@@ -1,0 +1,95 @@
+"""T24, the client's side: a server's schemas, for its results and its forms, hold up nobody.
+
+What cannot be checked at a bounded cost is not checked, and said so in the log.
+"""
+
+import asyncio
+import contextlib
+import gc
+import time
+from typing import Any
+
+import pytest
+from lab import figure, pace
+from test_t24_schemas import ARGUMENTS, SCHEMAS, doubling, nested
+
+from dovetail import Client, MCPError, Timeouts
+from stand_ins import ERAS, Play, on_socket, text, tool
+
+BOUND = 10  # units of work beyond reading the answer; the target is one
+
+HOSTILE: dict[str, tuple[Any, Any]] = {
+    **{f"{name} {n}": (SCHEMAS[name], value) for name in ARGUMENTS for n, value in enumerate(ARGUMENTS[name])},
+    "doubling": (doubling("anyOf", 30), {"a": 1}),
+    "doubling all": (doubling("allOf", 40), {"a": 1}),
+    "remote": ({"$ref": "http://127.0.0.1:9/schema"}, {"a": 1}),
+    "file": ({"$ref": "file:///etc/passwd"}, {"a": 1}),
+    "dialect": ({"$schema": "http://evil.example/schema", "type": "object"}, {"a": 1}),
+    "deep": (nested(5000), {"a": 1}),
+    "itself": ({"$ref": "#"}, {"a": 1}),
+    "behind": ({"properties": {"a": {"pattern": "(?=(a+))\\1$"}}}, {"a": "a" * 50}),
+    "not one": ({"type": 5}, {"a": 1}),
+    "repetition": ({"properties": {"a": {"pattern": "((a{1,500}){1,500}){1,500}"}}}, {"a": "a" * 1000}),
+}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_schema_of_results(name: str, era: str) -> None:
+    schema, value = HOSTILE[name]
+    deep = name == "deep"
+    listed: Any = {"tools": [tool("go", outputSchema={} if deep else schema), tool("fine")], "resultType": "complete"}
+    if deep:  # too deep for the encoder of the test
+        schema_text = "{}"
+        for _ in range(5000):
+            schema_text = '{"a":' + schema_text + "}"
+        listed = None
+    play = Play(era, {"tools/call": text("x", structuredContent=value)})
+    if listed is not None:
+        play.reactions = {**play.reactions, "tools/list": listed}
+    else:
+        play.reactions = {**play.reactions, "tools/list": lambda message: _raw(message, schema_text)}
+    async with on_socket(play) as at, Client(at, timeouts=Timeouts(read=2)) as client:
+        with contextlib.suppress(MCPError):
+            await client.list_tools()
+        judged = await _spent(client, "go")
+        plain = await _spent(client, "fine")  # the same answer, by a tool that declares nothing
+        figure(f"T24 client, {name}, {era}", (judged - plain) * 1000, "ms")
+        assert judged < 4 * plain + BOUND * pace()
+
+
+async def _spent(client: Client, tool: str) -> float:
+    """CPU of one call, both sides of it: the server of the test lives in this thread."""
+    gc.collect()
+    gc.freeze()  # what the other tests left behind is not this call's to walk through
+    try:
+        before = time.thread_time()
+        with contextlib.suppress(MCPError):
+            await client.call_tool(tool)
+        return time.thread_time() - before
+    finally:
+        gc.unfreeze()
+
+
+def _raw(message: Any, schema: str) -> bytes:
+    one = '{"name":"go","inputSchema":{"type":"object"},"outputSchema":' + schema + "}"
+    return b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[%s]}}\n' % (message["id"], one.encode())
+
+
+async def test_nothing_a_schema_names_is_fetched() -> None:
+    reached: list[Any] = []
+
+    async def accept(reader: Any, writer: asyncio.StreamWriter) -> None:
+        reached.append(1)
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    schema = {"$ref": f"http://127.0.0.1:{port}/schema.json"}
+    play = Play("stateless", {"tools/list": {"tools": [tool("go", outputSchema=schema)]}})
+    play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"a": 1})}
+    async with on_socket(play) as at, Client(at) as client:
+        await client.list_tools()
+        assert await client.call("go") == {"a": 1}
+    server.close()
+    assert not reached

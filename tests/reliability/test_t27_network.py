@@ -1,0 +1,54 @@
+"""T27: a client survives its network: after each fault the same client object is usable at once.
+
+T28 is in the next file: nothing a fault does makes a tool run twice.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fault_proxy import FAULTS, FaultProxy
+from lab import figure
+
+from dovetail import Client, ClientLimits, MCPError, Server, Timeouts
+from driver import serving
+
+QUICK = Timeouts(connect=2, probe=1, initialize=5, call=0.7, read=2)
+BOUND = 1.0  # seconds from the fault, or from the limit that shows it, to the error
+
+
+@asynccontextmanager
+async def behind_a_proxy(era: str, ran: list[str]) -> AsyncIterator[tuple[Client, FaultProxy]]:
+    app = Server("counting", version="1")
+
+    @app.tool
+    async def run(name: str) -> str:
+        ran.append(name)
+        return name
+
+    async with serving(app) as web, FaultProxy(web.port).running() as proxy:
+        url = f"http://127.0.0.1:{proxy.port}/mcp"
+        limits = ClientLimits(reconnect_after=0.01)
+        async with Client(url, era=era, timeouts=QUICK, limits=limits) as client:  # pyright: ignore[reportArgumentType]
+            yield client, proxy
+
+
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_usable_after(fault: str, era: str) -> None:
+    ran: list[str] = []
+    async with behind_a_proxy(era, ran) as (client, proxy):
+        assert await client.call("run", name="before") == "before"
+        proxy.armed.append(fault)
+        began = time.monotonic()
+        with pytest.raises(MCPError):
+            await client.call("run", name="during")
+        took = time.monotonic() - began
+        assert not proxy.armed
+        assert await client.call("run", name="after") == "after"
+        assert await asyncio.gather(*(client.call("run", name=str(n)) for n in range(5))) == list("01234")
+    assert took < BOUND + (QUICK.call if fault == "stall" else 0.0)
+    figure(f"T27 error after {fault}, {era}", took * 1000, "ms")
+    assert ran.count("during") == (0 if fault in ("fin", "rst", "garbage") else 1)

@@ -1,0 +1,227 @@
+"""Who may see and use what: the same rule for lists and for calls, and nothing shared that is not for everyone."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from dovetail import Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
+from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.codec import decode, plain
+
+NEWEST = "2026-07-28"
+ADA = Principal("ada", scopes=["read", "write"], claims={"team": "red"})
+BOB = Principal("bob", scopes=["read"], claims={"team": "blue"})
+
+
+def red(principal: Principal | None) -> bool:
+    return principal is not None and principal.claims["team"] == "red"
+
+
+def app(**options: Any) -> Server:
+    made = Server("x", **options)
+
+    @made.tool
+    def free() -> str:
+        return "free"
+
+    @made.tool(scopes=["read", "write"])
+    def write() -> str:
+        return "written"
+
+    @made.tool(visible=red)
+    def secret(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return ctx.principal.subject
+
+    @made.tool
+    def dynamic(scope: str, ctx: Context) -> str:
+        ctx.require_scopes(scope, "more") if scope == "both" else ctx.require_scopes(scope)
+        return "done"
+
+    @made.resource("file://plain", cache=Lifetime(60_000, "public"))
+    def plain_file() -> str:
+        return "plain"
+
+    @made.resource("file://red", visible=red, cache=Lifetime(60_000, "public"))
+    def red_file() -> str:
+        return "red"
+
+    @made.resource("row://{id}", scopes=["write"])
+    def row(id: str) -> str:
+        return id
+
+    @made.prompt(scopes="write")
+    def letter(tone: str) -> str:
+        return tone
+
+    @made.complete("letter", "tone")
+    def tones(value: str) -> list[str]:
+        return ["kind"]
+
+    return made
+
+
+async def ask(server: Server, who: Principal | None, method: str, revision: str = NEWEST, **params: Any) -> Any:
+    caller = Caller(revision, revision == NEWEST, principal=who)
+    result = await server.handle(Exchange(1, method, params, {}, caller))
+    return decode(result) if isinstance(result, bytes) else plain(result)
+
+
+async def names(server: Server, who: Principal | None, what: str = "tools") -> list[str]:
+    method = "resources/templates/list" if what == "resourceTemplates" else f"{what}/list"
+    return [one["name"] for one in (await ask(server, who, method))[what]]
+
+
+async def test_lists_show_what_a_caller_may_use() -> None:
+    server = app()
+    assert await names(server, ADA) == ["free", "write", "secret", "dynamic"]
+    assert await names(server, BOB) == ["free", "dynamic"]
+    assert await names(server, None) == ["free", "dynamic"]
+    assert await names(server, ADA, "resources") == ["plain_file", "red_file"]
+    assert await names(server, BOB, "resources") == ["plain_file"]
+    assert await names(server, BOB, "resourceTemplates") == []
+    assert await names(server, ADA, "resourceTemplates") == ["row"]
+    assert await names(server, BOB, "prompts") == []
+    assert await names(server, ADA, "prompts") == ["letter"]
+
+
+async def test_what_is_locked_can_be_shown() -> None:
+    server = app(auth=Guard(StaticTokens({}), show_locked=True))
+    assert await names(server, BOB) == ["free", "write", "dynamic"]
+    with pytest.raises(InsufficientScope):
+        await ask(server, BOB, "tools/call", name="write")
+
+
+async def test_calls_follow_the_same_rule() -> None:
+    server = app()
+    assert (await ask(server, ADA, "tools/call", name="write"))["content"][0]["text"] == "written"
+    assert (await ask(server, ADA, "tools/call", name="secret"))["content"][0]["text"] == "ada"
+    for who in (BOB, None):
+        with pytest.raises(InsufficientScope) as refusal:
+            await ask(server, who, "tools/call", name="write")
+        assert refusal.value.scopes == ("read", "write")  # all that it takes, in one answer
+        assert refusal.value.data == {"requiredScopes": ["read", "write"]}
+        with pytest.raises(ToolNotFound) as hidden:
+            await ask(server, who, "tools/call", name="secret")
+        with pytest.raises(ToolNotFound) as absent:
+            await ask(server, who, "tools/call", name="secre7")
+        assert str(hidden.value).replace("secret", "") == str(absent.value).replace("secre7", "")
+
+
+async def test_resources_and_prompts_too() -> None:
+    server = app()
+    assert (await ask(server, ADA, "resources/read", uri="file://red"))["contents"][0]["text"] == "red"
+    with pytest.raises(ResourceNotFound):
+        await ask(server, BOB, "resources/read", uri="file://red")
+    with pytest.raises(InsufficientScope):
+        await ask(server, BOB, "resources/read", uri="row://7")
+    assert (await ask(server, ADA, "resources/read", uri="row://7"))["contents"][0]["text"] == "7"
+    with pytest.raises(InsufficientScope):
+        await ask(server, BOB, "prompts/get", name="letter", arguments={"tone": "kind"})
+    assert (await ask(server, ADA, "prompts/get", name="letter", arguments={"tone": "kind"}))["messages"]
+    completing = {"ref": {"type": "ref/prompt", "name": "letter"}, "argument": {"name": "tone", "value": ""}}
+    with pytest.raises(InsufficientScope):
+        await ask(server, BOB, "completion/complete", **completing)
+    assert (await ask(server, ADA, "completion/complete", **completing))["completion"]["values"] == ["kind"]
+
+
+async def test_a_hidden_prompt_has_no_completions() -> None:
+    server = Server("x")
+
+    @server.prompt(visible=red)
+    def quiet(tone: str) -> str:
+        return tone
+
+    server.complete("quiet", "tone")(lambda value: ["x"])
+    completing = {"ref": {"type": "ref/prompt", "name": "quiet"}, "argument": {"name": "tone", "value": ""}}
+    with pytest.raises(InvalidParams, match="nothing is called"):
+        await ask(server, BOB, "completion/complete", **completing)
+    with pytest.raises(PromptNotFound):
+        await ask(server, BOB, "prompts/get", name="quiet", arguments={"tone": ""})
+
+
+async def test_a_function_can_ask_for_scopes_by_its_arguments() -> None:
+    server = app()
+    assert (await ask(server, BOB, "tools/call", name="dynamic", arguments={"scope": "read"}))["content"]
+    with pytest.raises(InsufficientScope) as refusal:
+        await ask(server, BOB, "tools/call", name="dynamic", arguments={"scope": "both"})
+    assert refusal.value.scopes == ("both", "more")
+    with pytest.raises(InsufficientScope):
+        await ask(server, None, "tools/call", name="dynamic", arguments={"scope": "read"})
+
+
+async def test_filtered_results_are_private_and_kept_apart() -> None:
+    server = app(cache=Lifetime(1000, "public"))
+    ada, bob = await ask(server, ADA, "tools/list"), await ask(server, BOB, "tools/list")
+    assert ada["cacheScope"] == bob["cacheScope"] == "private"
+    assert ada["ttlMs"] == 1000
+    assert await ask(server, ADA, "tools/list") == ada
+    assert (await ask(server, ADA, "resources/read", uri="file://red"))["cacheScope"] == "private"
+    assert (await ask(server, BOB, "resources/read", uri="file://plain"))["cacheScope"] == "public"
+    open_to_all = Server("y", cache=Lifetime(1000, "public"))
+    open_to_all.add_tool(lambda: "x", name="one")
+    assert (await ask(open_to_all, BOB, "tools/list"))["cacheScope"] == "public"
+
+
+async def test_the_bytes_of_a_list_are_made_once_for_all_who_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, made = app(), 0
+    make = server._pages._make
+
+    def counting(*args: Any) -> Any:
+        nonlocal made
+        made += 1
+        return make(*args)
+
+    monkeypatch.setattr(server._pages, "_make", counting)
+    for number in range(5):
+        await names(server, Principal(f"user {number}", scopes=["read"], claims={"team": "blue"}))
+        await names(server, Principal(f"boss {number}", scopes=["read", "write"], claims={"team": "red"}))
+    assert made == 2
+
+
+async def test_cursors_lead_through_what_is_shown() -> None:
+    server = app(page_size=1)
+    first = await ask(server, ADA, "tools/list")
+    second = await ask(server, ADA, "tools/list", cursor=first["nextCursor"])
+    assert second["tools"][0]["name"] == "write"
+    after_free = await ask(server, BOB, "tools/list", cursor=first["nextCursor"])
+    assert after_free["tools"][0]["name"] == "dynamic"  # not one item of another's list
+    with pytest.raises(InvalidParams, match="cursor"):  # it ends at something that is not there for this caller
+        await ask(server, BOB, "tools/list", cursor=second["nextCursor"])
+
+
+async def test_a_rule_that_fails_hides(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("x")
+    server.add_tool(lambda: "x", name="odd", visible=lambda principal: principal.claims["missing"])
+    with caplog.at_level(logging.CRITICAL):
+        assert await names(server, BOB) == []
+        with pytest.raises(ToolNotFound):
+            await ask(server, BOB, "tools/call", name="odd")
+
+
+async def test_a_removed_rule_is_forgotten() -> None:
+    server = Server("x")
+    server.add_tool(lambda: "x", name="one", scopes=["a"])
+    server.remove_tool("one")
+    server.add_tool(lambda: "x", name="one")
+    assert await names(server, None) == ["one"]
+    assert (await ask(server, None, "tools/call", name="one"))["content"]
+
+
+def test_rules_are_checked_where_they_are_written() -> None:
+    server = Server("x")
+    with pytest.raises(ValueError, match="not a scope"):
+        server.add_tool(lambda: "x", name="one", scopes=["two words"])
+    with pytest.raises(TypeError, match="visible must be a function"):
+        server.add_tool(lambda: "x", name="two", visible=True)
+
+
+async def test_news_of_a_hidden_resource_is_not_told() -> None:
+    server = app()
+    assert server.readable("file://red", ADA)
+    assert not server.readable("file://red", BOB)
+    assert not server.readable("row://1", BOB)
+    assert server.readable("file://plain", None)
+    assert Server("y").readable("anything://at/all", None)

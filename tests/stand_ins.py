@@ -1,0 +1,300 @@
+"""Servers that do what a test says, byte for byte: messages as lines on a socket, or HTTP. Nothing of the project's is
+used to make them.
+
+    play = Play("handshake", {"tools/call": lambda message: [{"a": "notification"}, RESULT]})
+    async with on_socket(play) as target: ...     # "tcp://127.0.0.1:4711"
+    async with on_web(play) as url: ...           # "http://127.0.0.1:4711/mcp"
+
+A reaction is a value, or a function of the message that returns or awaits one:
+    dict        the result of the request
+    Failure     an error response
+    bytes       written as they are (over HTTP: the whole reply, head included)
+    generator   an asynchronous one, over HTTP: the pieces of the whole reply, after which the connection is closed
+    Messages    several messages in order; over HTTP an event stream
+    SILENCE     nothing at all
+    CLOSE, RST  the connection is closed, or reset
+What no reaction is given for is answered as a decent server of the era would.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+MODERN = "2026-07-28"
+LATEST_HANDSHAKE = "2025-11-25"
+ERAS = ("stateless", "handshake")
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+SILENCE, CLOSE, RST = object(), object(), object()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error response."""
+
+    code: int
+    message: str = "no"
+    data: Any = None
+    status: int = 200
+
+
+class Messages(list[Any]):
+    """Several messages: dicts with a method are notifications or questions, bytes go as they are, others results."""
+
+
+def tool(name: str = "echo", **more: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+def text(value: str = "ok", **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}], "resultType": "complete", **more}
+
+
+CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "logging": {},
+    "completions": {},
+}
+
+
+def _decent(era: str) -> dict[str, Any]:
+    opened: dict[str, Any] = {
+        "tools/list": {"tools": [tool()], "resultType": "complete"},
+        "tools/call": text(),
+        "resources/list": {"resources": [], "resultType": "complete"},
+        "resources/templates/list": {"resourceTemplates": [], "resultType": "complete"},
+        "prompts/list": {"prompts": [], "resultType": "complete"},
+    }
+    if era == "stateless":
+        discovered = {"supportedVersions": [MODERN], "capabilities": CAPABILITIES, "resultType": "complete"}
+        return opened | {"server/discover": discovered, "initialize": Failure(-32022, "older", {"supported": [MODERN]})}
+    info = {"name": "stand-in", "version": "1"}
+    quiet = ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")
+    empty: dict[str, Any] = {method: {} for method in quiet}
+    initialized = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": CAPABILITIES, "serverInfo": info}
+    return opened | empty | {"initialize": initialized, "server/discover": Failure(-32601, "what?")}
+
+
+@dataclass
+class Play:
+    """How a server reacts, and what it has seen."""
+
+    era: str = "stateless"
+    reactions: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    session: str | None = None  # over HTTP, given out with initialize
+    stream: Any = None  # over HTTP, the reaction to a GET
+    seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    heads: list[tuple[str, dict[str, str]]] = field(default_factory=list[tuple[str, dict[str, str]]])
+    connections: int = 0
+
+    async def reaction(self, message: dict[str, Any]) -> Any:
+        self.seen.append(message)
+        method = message.get("method", "")
+        found = self.reactions.get(method, _decent(self.era).get(method, Failure(-32601, "unknown")))
+        return await settled(found, message)
+
+    def count(self, method: str) -> int:
+        """How often a method came."""
+        return sum(message.get("method") == method for message in self.seen)
+
+
+async def settled(reaction: Any, *args: Any) -> Any:
+    made = reaction(*args) if callable(reaction) else reaction
+    return await made if inspect.isawaitable(made) else made
+
+
+def response(message: Mapping[str, Any], reaction: Any) -> Any:
+    """The message a reaction stands for."""
+    if isinstance(reaction, bytes) or "method" in reaction_keys(reaction) or "jsonrpc" in reaction_keys(reaction):
+        return reaction
+    if isinstance(reaction, Failure):
+        error = {"code": reaction.code, "message": reaction.message}
+        if reaction.data is not None:
+            error["data"] = reaction.data
+        return {"jsonrpc": "2.0", "id": message["id"], "error": error}
+    return {"jsonrpc": "2.0", "id": message["id"], "result": reaction}
+
+
+def reaction_keys(reaction: Any) -> Any:
+    return reaction if isinstance(reaction, dict) else ()
+
+
+def encoded(message: Any) -> bytes:
+    if isinstance(message, bytes):
+        return message
+    return json.dumps({"jsonrpc": "2.0"} | message).encode()
+
+
+def notice(method: str, **params: Any) -> dict[str, Any]:
+    return {"method": method, "params": params}
+
+
+# Lines
+
+
+@asynccontextmanager
+async def on_socket(play: Play) -> AsyncIterator[str]:
+    """The play on a TCP socket."""
+    async with _listening(lambda reader, writer: _lines(play, reader, writer)) as port:
+        yield f"tcp://127.0.0.1:{port}"
+
+
+async def _lines(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    play.connections += 1
+    async with asyncio.TaskGroup() as group:
+        while line := await reader.readline():
+            group.create_task(_line(play, json.loads(line), writer))
+        for task in tuple(group._tasks):  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+            task.cancel()
+
+
+async def _line(play: Play, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    reaction = await play.reaction(message)
+    if "id" not in message or "method" not in message or reaction is SILENCE:
+        return
+    if reaction in (CLOSE, RST):
+        hang_up(writer, reset=reaction is RST)
+        return
+    for one in reaction if isinstance(reaction, Messages) else [reaction]:
+        writer.write(one if isinstance(one, bytes) else encoded(response(message, one)) + b"\n")
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+
+
+# HTTP
+
+
+@asynccontextmanager
+async def on_web(play: Play) -> AsyncIterator[str]:
+    """The play as a web server; one URL for everything."""
+    async with _listening(lambda reader, writer: _web(play, reader, writer)) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+async def _web(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    play.connections += 1
+    while (head := await _head(reader)) is not None:
+        method, headers = head
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        play.heads.append((method, headers))
+        reply = await _reply(play, method, body)
+        if reply is SILENCE:
+            await reader.read()
+            return
+        if reply in (CLOSE, RST):
+            hang_up(writer, reset=reply is RST)
+            return
+        if isinstance(reply, AsyncIterator):
+            async for piece in reply:
+                writer.write(piece)
+                await writer.drain()
+            return
+        for piece in reply if isinstance(reply, list) else [reply]:
+            writer.write(piece)
+            await writer.drain()
+        if b"connection: close" in (reply[0] if isinstance(reply, list) else reply):
+            hang_up(writer)
+            return
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.strip().split("\r\n")
+    return first.split()[0], {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def _reply(play: Play, method: str, body: bytes) -> Any:
+    if method == "DELETE":
+        return http(b"", status=204)
+    if method == "GET":
+        reaction = await settled(play.stream) if play.stream is not None else http(b"", status=405)
+        return streamed(reaction, {}) if isinstance(reaction, Messages) else reaction
+    message = json.loads(body)
+    reaction = await play.reaction(message)
+    if isinstance(reaction, bytes | AsyncIterator) or any(reaction is one for one in (SILENCE, CLOSE, RST)):
+        return reaction
+    if "id" not in message or "method" not in message:
+        return http(b"", status=202)
+    if isinstance(reaction, Messages):
+        return streamed(reaction, message)
+    extra = {"mcp-session-id": play.session} if play.session and message["method"] == "initialize" else {}
+    status = reaction.status if isinstance(reaction, Failure) else 200
+    return http(encoded(response(message, reaction)), status=status, **extra)
+
+
+def http(body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
+    """A whole reply; underscores in the names of headers stand for hyphens."""
+    own = {"content-type": kind, "content-length": str(len(body))} | headers
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in own.items())
+    return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode() + body
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
+)
+
+
+def streamed(messages: Messages, request: Mapping[str, Any]) -> list[bytes]:
+    """An event stream that ends with the connection."""
+    events = [one if isinstance(one, bytes) else event(encoded(response(request, one))) for one in messages]
+    return [STREAM_HEAD, *events]
+
+
+def event(data: bytes, **fields: str) -> bytes:
+    own = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
+    return own + b"data: " + data + b"\n\n"
+
+
+# Sockets
+
+
+@asynccontextmanager
+async def _listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=64 * 1024 * 1024)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def hang_up(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
+    """Close a connection, politely or not."""
+    if reset:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    else:
+        writer.close()

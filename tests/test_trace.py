@@ -1,0 +1,109 @@
+"""A trace holds every message with its time and direction, whoever wrote it, and no secret."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Server, testing
+from dovetail.protocol.recording import Frame, Heading, read_lines
+
+PROGRAM = """
+from dovetail import Server
+app = Server("child")
+@app.tool
+def add(a: int, b: int) -> int:
+    return a + b
+app.run()
+"""
+
+
+def server(**options: Any) -> Server:
+    app = Server("traced", **options)
+
+    @app.tool
+    async def login(password: str, ctx: Context) -> str:
+        await ctx.progress(1)
+        return "welcome"
+
+    return app
+
+
+def frames(file: Path) -> list[Frame]:
+    with file.open("rb") as lines:
+        parts = list(read_lines(lines))
+    assert isinstance(parts[0], Heading)
+    return [part for part in parts if isinstance(part, Frame)]
+
+
+def shown(found: list[Frame]) -> list[tuple[str, str]]:
+    return [(one.to, one.message.get("method") or "answer") for one in found if isinstance(one.message, dict)]
+
+
+CALL = [("server", "tools/call"), ("client", "notifications/progress"), ("client", "answer")]
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+@pytest.mark.parametrize("transport", ["memory", "http", "tcp"])
+async def test_a_server_traces_itself(tmp_path: Path, transport: str, revision: str) -> None:
+    file = tmp_path / "trace.jsonl"
+    async with testing.connect(
+        server(trace=file), transport=transport, revision=revision, headers=_secret(transport)
+    ) as client:
+        await client.call_tool("login", {"password": "hunter2"}, progress=print)
+    found = frames(file)
+    seen = shown(found)
+    place = seen.index(("server", "tools/call"))
+    assert seen[place : place + 3] == CALL
+    times = [one.at for one in found]
+    assert times == sorted(times)
+    text = file.read_text()
+    assert "hunter2" not in text
+    assert "s3cret" not in text
+    if transport == "http":
+        assert any((one.headers or {}).get("authorization") == "***" for one in found)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def _secret(transport: str) -> dict[str, str] | None:
+    return {"Authorization": "Bearer s3cret-token"} if transport == "http" else None
+
+
+async def test_a_client_traces_itself(tmp_path: Path) -> None:
+    file = tmp_path / "client.jsonl"
+    async with Client(server(), trace=file) as client:
+        await client.call_tool("login", {"password": "hunter2"}, progress=print)
+    assert [one for one in shown(frames(file)) if one in CALL][-3:] == CALL
+    assert "hunter2" not in file.read_text()
+
+
+async def test_one_variable_traces_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_TRACE", str(tmp_path / "{name}.jsonl"))
+    script = tmp_path / "child.py"
+    script.write_text(PROGRAM)
+    async with Client([sys.executable, str(script)], name="parent", inherit_env=["DOVETAIL_TRACE"]) as client:
+        assert await client.call("add", a=1, b=2) == 3
+    for name in ("parent", "child"):
+        assert ("server", "tools/call") in shown(frames(tmp_path / f"{name}.jsonl"))
+
+
+async def test_two_may_share_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "both.jsonl"
+    async with Client(server(trace=file), trace=file, name="client") as client:
+        await client.call_tool("login", {"password": "x"})
+    with file.open("rb") as lines:
+        parts = list(read_lines(lines))
+    assert {part.server for part in parts if isinstance(part, Heading)} == {"traced", "client"}
+    assert (
+        len([one for one in shown([part for part in parts if isinstance(part, Frame)]) if one[1] == "tools/call"]) == 2
+    )
+
+
+async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DOVETAIL_TRACE", raising=False)
+    async with Client(server()) as client:
+        await client.call("login", password="x")
+    assert os.listdir(tmp_path) == []

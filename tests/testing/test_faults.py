@@ -1,0 +1,141 @@
+"""Faults befall the messages they are meant for, over every transport, and leave a client that goes on."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import CannotConnect, ClientLimits, Disconnected, Interrupted, MCPError, RequestTimeout, testing
+from dovetail.testing.faults import corrupted
+from testing.calculator import app
+
+TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
+QUICK = ClientLimits(reconnect_after=0.01)
+
+
+def connected(transport: Any, faults: testing.Faults, **options: Any) -> Any:
+    return testing.connect(app, transport=transport, faults=faults, limits=QUICK, **options)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_answer_that_is_dropped(transport: str) -> None:
+    faults = testing.Faults()
+    drop = faults.drop(method="tools/call", nth=2)
+    async with connected(transport, faults) as client:
+        assert await client.call("add", a=1, b=2) in (3, "3")
+        with pytest.raises(Interrupted):
+            await client.call("add", a=1, b=2)
+        assert drop.count == 1
+        assert await client.call("add", a=1, b=2) in (3, "3")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_request_that_is_dropped(transport: str) -> None:
+    faults = testing.Faults()
+    drop = faults.drop(to="server", method="tools/call", when=lambda message: message["params"]["arguments"]["a"] == 7)
+    async with connected(transport, faults) as client:
+        assert await client.call("add", a=1, b=2) in (3, "3")
+        with pytest.raises(Disconnected):
+            await client.call("add", a=7, b=2)
+        assert drop.count == 1
+        assert await client.call("add", a=7, b=2) in (9, "9")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_server_that_is_killed_comes_back(transport: str) -> None:
+    faults = testing.Faults()
+    kill = faults.kill(method="tools/call")
+    async with connected(transport, faults) as client:
+        with pytest.raises(Interrupted) as told:
+            await client.call("add", a=1, b=2)
+        assert kill.count == 1
+        assert told.value.exit_code == (-9 if transport == "stdio" else None)
+        assert await client.call("add", a=1, b=2) in (3, "3")
+
+
+@pytest.mark.parametrize("transport", ["http", "unix", "tcp"])
+async def test_a_server_that_is_killed_for_good(transport: str) -> None:
+    faults = testing.Faults()
+    faults.kill(method="tools/call", restart=False)
+    async with connected(transport, faults) as client:
+        with pytest.raises(Interrupted):
+            await client.call("add", a=1, b=2)
+        with pytest.raises(CannotConnect):
+            await client.call("add", a=1, b=2)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("to", ["client", "server"])
+async def test_a_message_that_is_corrupted(transport: str, to: Any) -> None:
+    faults = testing.Faults()
+    corrupt = faults.corrupt(to=to, method="tools/call")
+    async with connected(transport, faults) as client:
+        with pytest.raises(MCPError):
+            await client.call_tool("add", {"a": 1, "b": 2}, timeout=0.3)
+        assert corrupt.count == 1
+        assert await client.call("add", a=1, b=2) in (3, "3")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_answer_that_is_late(transport: str) -> None:
+    faults = testing.Faults()
+    faults.delay(30, method="tools/call", times=1)
+    async with connected(transport, faults) as client:
+        with pytest.raises(RequestTimeout):
+            await client.call_tool("add", {"a": 1, "b": 2}, timeout=0.2)
+
+
+async def test_a_delay_passes() -> None:
+    faults = testing.Faults()
+    delay = faults.delay(0.05)
+    async with connected("memory", faults) as client:
+        assert await client.call("add", a=1, b=2) == 3
+    assert delay.count == 2  # the opening, too
+
+
+async def test_faults_can_be_cleared() -> None:
+    faults = testing.Faults()
+    faults.drop(method="tools/call")
+    async with connected("memory", faults) as client:
+        faults.clear()
+        assert await client.call("add", a=1, b=2) == 3
+
+
+def test_counting() -> None:
+    faults = testing.Faults()
+    fault = faults.drop(nth=2, times=2, method="a")
+    happened = [bool(faults.due("client", b'{"method": "a"}')) for _ in range(5)]
+    assert happened == [False, True, True, False, False]
+    assert fault.count == 2
+    assert not faults.due("server", b'{"method": "a"}')
+    assert not faults.due("client", b'{"method": "b"}')
+    assert not faults.due("client", b"[1")
+    assert not faults.due("client", b"[1]")
+
+
+def test_an_answer_belongs_to_the_method_it_answers() -> None:
+    faults = testing.Faults()
+    faults.drop(method="tools/call", times=9)
+    faults.due("server", b'{"id": 1, "method": "tools/call"}')
+    faults.due("server", b'{"id": 2, "method": "tools/list"}')
+    faults.due("client", b'{"id": 2, "method": "tools/call"}')  # a question of the server's is another 2
+    assert faults.due("client", b'{"id": 1, "result": {}}')
+    assert not faults.due("client", b'{"id": 2, "result": {}}')
+
+
+@pytest.mark.parametrize("wrong", [{"nth": 0}, {"times": 0}, {"to": "nobody"}])
+def test_what_makes_no_sense_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"nth and times count|to must be"):
+        testing.Faults().drop(**wrong)
+
+
+def test_a_corrupted_message_has_its_size() -> None:
+    spoilt = corrupted(b'HEAD{"a":1}\n', b'{"a":1}')
+    assert len(spoilt) == 12
+    assert spoilt.startswith(b"HEAD\xff")
+    assert spoilt.endswith(b"\n")
+
+
+async def test_faults_need_something_to_stand_before() -> None:
+    with pytest.raises(TypeError, match="faults can be put before"):
+        async with testing.connect("https://example.com/mcp", faults=testing.Faults()):
+            pass

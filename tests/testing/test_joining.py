@@ -1,0 +1,91 @@
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from dovetail import Server, testing
+from testing.calculator import app
+
+TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_every_transport_in_every_revision(transport: Any, revision: str) -> None:
+    if transport == "sse" and revision == "2026-07-28":
+        return  # that transport had gone by then
+    async with testing.connect(app, transport=transport, revision=revision) as client:
+        assert client.revision == revision
+        assert client.name == "calculator"
+        assert await client.call("add", a=1, b=2) in (3, "3")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_nothing_is_left(transport: Any) -> None:
+    before = psutil.Process().num_fds()
+    tasks = len(asyncio.all_tasks())
+    for faults in (None, testing.Faults()):
+        async with testing.connect(app, transport=transport, faults=faults) as client:
+            await client.call("add", a=1, b=2)
+    async with asyncio.timeout(5):
+        while psutil.Process().num_fds() > before or len(asyncio.all_tasks()) > tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not psutil.Process().children()
+
+
+def test_without_await() -> None:
+    with testing.connect_sync(app, transport="http", revision="2025-11-25") as client:
+        assert client.call("add", a=1, b=2) == 3
+
+
+async def test_a_server_by_its_name() -> None:
+    async with testing.connect("testing.calculator:app") as client:
+        assert await client.call("add", a=1, b=2) == 3
+
+
+async def test_any_other_target_is_used_as_it_is() -> None:
+    program = "from testing.calculator import app; app.run()"
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{program}"]
+    async with testing.connect(command) as client:
+        assert await client.call("add", a=1, b=2) == 3
+
+
+async def test_an_address_for_someone_else() -> None:
+    async with testing.serve(app, transport="http") as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+        writer.write(b"GET /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+
+async def test_the_lifespan_ends_with_the_last_who_uses_it() -> None:
+    lives: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        lives.append("in")
+        yield
+        lives.append("out")
+
+    server = Server("alive", lifespan=lifespan)
+    async with testing.connect(server, transport="http"):
+        async with testing.connect(server, transport="tcp"):
+            pass
+        assert lives == ["in"]
+    assert lives == ["in", "out"]
+
+
+async def test_a_server_nobody_else_can_find_is_told() -> None:
+    with pytest.raises(ValueError, match="must be a variable of a module"):
+        async with testing.connect(Server("hidden"), transport="stdio"):
+            pass
+
+
+async def test_a_transport_there_is_not() -> None:
+    with pytest.raises(ValueError, match="transport must be one of memory"):
+        async with testing.connect(app, transport="pigeon"):  # pyright: ignore[reportArgumentType]
+            pass

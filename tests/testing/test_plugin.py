@@ -1,0 +1,152 @@
+"""The plugin as a user's tests see it, in a pytest of its own."""
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SERVER = """
+from dovetail import Server
+
+app = Server("sums")
+
+@app.tool
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(sums=SERVER)
+    pytester.syspathinsert()
+    return pytester
+
+
+OURS = ["-p", "dovetail.testing.plugin"]
+RUNNERS = {
+    "": [],
+    "asyncio": ["-p", "pytest_asyncio.plugin", "-o", "asyncio_default_fixture_loop_scope=function"],
+    "anyio": ["-p", "anyio.pytest_plugin"],
+}
+
+
+def run(project: pytest.Pytester, *options: str, runner: str = "") -> pytest.RunResult:
+    """Run the tests with no other plugin but one for asynchronous tests."""
+    usual = ["-p", "no:cacheprovider", "--strict-markers", "-W", "error"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return project.runpytest_subprocess(*usual, *OURS, *RUNNERS[runner], *options)
+
+
+def test_a_test_that_does_not_await(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest
+        from sums import app
+
+        @pytest.mark.mcp(server=app, transport=["memory", "http"], revision=["2025-11-25", "2026-07-28"])
+        def test_add(mcp_sync_client):
+            assert mcp_sync_client.call("add", a=1, b=2) == 3
+
+        @pytest.mark.mcp(app)
+        def test_positional(mcp_sync_client):
+            assert mcp_sync_client.revision == "2026-07-28"
+        """
+    )
+    result = run(project, "-v")
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines(["*test_add?http-2025-11-25?*PASSED*"])
+
+
+@pytest.mark.parametrize("runner", ["asyncio", "anyio"])
+def test_a_test_that_awaits(project: pytest.Pytester, runner: str) -> None:
+    project.makeconftest("import pytest; anyio_backend = pytest.fixture(lambda: 'asyncio', name='anyio_backend')")
+    project.makepyfile(
+        f"""
+        import pytest
+        from dovetail import testing
+
+        @pytest.fixture
+        def mcp_server():
+            from sums import app
+            return app
+
+        @pytest.mark.{runner}
+        @pytest.mark.mcp(transport=["memory", "tcp"])
+        async def test_add(mcp_client):
+            async with mcp_client() as client:
+                assert await client.call("add", a=1, b=2) == 3
+            async with mcp_client(revision="2025-06-18") as client:
+                assert client.revision == "2025-06-18"
+        """
+    )
+    run(project, runner=runner).assert_outcomes(passed=2)
+
+
+def test_faults_and_markers_of_a_class(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import pytest
+        from dovetail import Interrupted
+
+        @pytest.mark.mcp(server="sums:app", transport="tcp")
+        class TestLoss:
+            def test_it(self, mcp_sync_client, mcp_faults):
+                mcp_faults.drop(method="tools/call")
+                with pytest.raises(Interrupted):
+                    mcp_sync_client.call("add", a=1, b=2)
+
+            @pytest.mark.mcp(transport="memory")
+            def test_the_nearest_wins(self, mcp_setting):
+                assert mcp_setting == {"server": "sums:app", "transport": "memory"}
+        """
+    )
+    run(project).assert_outcomes(passed=2)
+
+
+def test_a_server_must_be_named(project: pytest.Pytester) -> None:
+    project.makepyfile("def test_it(mcp_sync_client): pass")
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*name a server: @pytest.mark.mcp(server=...)*"])
+
+
+def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOVETAIL_RECORD", raising=False)
+    test = """
+        import pytest
+        from dovetail import testing
+
+        @pytest.mark.mcp(server="sums:app")
+        def test_sum(mcp_sync_client, mcp_cassette):
+            with testing.record(mcp_sync_client) as traffic:
+                mcp_sync_client.call("add", a=1, b={number})
+            traffic.assert_equal(mcp_cassette)
+        """
+    project.makepyfile(test_sums=test.format(number=2))
+    run(project).assert_outcomes(failed=1)
+    run(project, "--mcp-record").assert_outcomes(passed=1)
+    assert (project.path / "cassettes" / "test_sums.test_sum.jsonl").exists()
+    run(project).assert_outcomes(passed=1)
+    project.makepyfile(test_sums=test.format(number=3))
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the traffic is not that of*", '*-*"b": 2*', '*+*"b": 3*'])
+
+
+def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
+    project.runpytest_subprocess("--help").stdout.fnmatch_lines(["*--mcp-record*"])
+    project.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.mcp(server, transport, revision, *"])
+
+
+def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            ours = {name for name in sys.modules if name.startswith("dovetail")}
+            assert ours == {"dovetail", "dovetail.testing", "dovetail.testing.plugin"}
+        """
+    )
+    run(project).assert_outcomes(passed=1)

@@ -1,0 +1,167 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Client, ElicitParams, PeerError, RequestTimeout, SyncClient, testing
+from dovetail.protocol.recording import Frame, read_lines
+from testing.calculator import app
+
+
+def unheard(done: float, total: float | None, text: str | None) -> None:
+    """Ask for progress, and leave it at that."""
+
+
+def four(_: ElicitParams) -> dict[str, int]:
+    return {"value": 4}
+
+
+async def test_what_was_said_can_be_asserted() -> None:
+    async with testing.connect(app) as client:
+        with testing.record(client) as traffic:
+            await client.call("add", a=1, b=2)
+            await client.list_tools()
+        await client.call("add", a=3, b=4)
+    assert [one["method"] for one in traffic.sent()] == ["tools/call", "tools/list"]
+    traffic.assert_sent("tools/call", name="add")
+    traffic.assert_sent("tools/call", times=1, arguments={"a": 1})
+    traffic.assert_not_sent("resources/read")
+    traffic.assert_not_sent("tools/call", arguments={"a": 3})
+    (answer,) = traffic.answers("tools/call")
+    assert answer["result"]["structuredContent"] == 3
+
+
+async def test_an_assertion_that_fails_shows_what_was_said() -> None:
+    async with testing.connect(app) as client:
+        with testing.record(client) as traffic:
+            await client.call("add", a=1, b=2)
+    with pytest.raises(AssertionError) as failed:
+        traffic.assert_sent("tools/call", name="subtract")
+    assert str(failed.value) == (
+        'tools/call {"name": "subtract"} was sent 0 times; what was sent:\n'
+        '  tools/call {"name": "add", "arguments": {"a": 1, "b": 2}}'
+    )
+    with pytest.raises(AssertionError, match=r"was sent 1 times, not 2 times"):
+        traffic.assert_sent("tools/call", times=2)
+    with pytest.raises(AssertionError, match=r"was received 0 times; what was received:\n  nothing"):
+        traffic.assert_received("notifications/message")
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+async def test_the_opening_and_the_words_of_the_server_are_recorded(revision: str) -> None:
+    client = Client(app, revision=revision, elicit=four)
+    with testing.record(client) as traffic:
+        async with client:
+            assert await client.call("divide", a=8) == 2
+            await client.call_tool("climb", progress=unheard)
+    opening = "server/discover" if revision == "2026-07-28" else "initialize"
+    assert traffic.sent()[0]["method"] == opening
+    traffic.assert_received("notifications/progress", times=3)
+    if revision == "2025-11-25":
+        traffic.assert_sent("notifications/initialized")
+        traffic.assert_received("elicitation/create", message="By what?")
+    else:
+        traffic.assert_sent("tools/call", inputResponses={"divisor": {"action": "accept"}}, requestState="***")
+    await app.stop()
+
+
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_a_call_that_is_given_up_is_recorded(transport: Any) -> None:
+    async with testing.connect(app, transport=transport, revision="2025-11-25") as client:
+        with testing.record(client) as traffic, pytest.raises(RequestTimeout):
+            await client.call_tool("hold", timeout=0.05)
+        (call,) = traffic.sent("tools/call")
+        traffic.assert_sent("notifications/cancelled", requestId=call["id"])
+
+
+async def test_a_stateless_call_over_http_is_given_up_without_a_word() -> None:
+    async with testing.connect(app, transport="http", revision="2026-07-28") as client:
+        with testing.record(client) as traffic, pytest.raises(RequestTimeout):
+            await client.call_tool("hold", timeout=0.05)
+    traffic.assert_not_sent("notifications/cancelled")
+
+
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_an_error_response_is_recorded_however_it_comes(transport: Any) -> None:
+    async with testing.connect(app, transport=transport) as client:
+        with testing.record(client) as traffic, pytest.raises(PeerError):
+            await client.request("no/such")
+    (answer,) = traffic.answers("no/such")
+    assert answer["error"]["code"] == -32601
+
+
+def test_a_client_that_does_not_await() -> None:
+    with SyncClient(app) as client, testing.record(client) as traffic:
+        client.call("add", a=1, b=2)
+    traffic.assert_sent("tools/call", name="add")
+
+
+async def conversation(first: int = 1) -> testing.Traffic:
+    """The same words with other ids and, for another `first`, another argument."""
+    client = Client(app, elicit=four)
+    async with client:
+        for _ in range(first):
+            await client.ping()
+        with testing.record(client) as traffic:
+            await client.call_tool("add", {"a": 1, "b": 2})
+            await client.call_tool("climb", progress=unheard)
+            await client.call("divide", a=8)
+    await app.stop()
+    return traffic
+
+
+async def test_a_cassette_is_written_once_and_compared_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cassette = tmp_path / "cassettes" / "sums.jsonl"
+    with pytest.raises(AssertionError, match=r"there is no cassette .*--mcp-record"):
+        (await conversation()).assert_equal(cassette)
+    monkeypatch.setenv("DOVETAIL_RECORD", "1")
+    (await conversation()).assert_equal(cassette)
+    written = cassette.read_bytes()
+    (await conversation(3)).assert_equal(cassette)
+    assert cassette.read_bytes() == written
+    monkeypatch.delenv("DOVETAIL_RECORD")
+    (await conversation(5)).assert_equal(cassette)
+
+
+async def test_a_difference_is_shown_as_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cassette = tmp_path / "sums.jsonl"
+    async with testing.connect(app) as client:
+        with testing.record(client) as one:
+            await client.call("add", a=1, b=2)
+        with testing.record(client) as other:
+            await client.call("add", a=1, b=5)
+    with monkeypatch.context() as patch:
+        patch.setenv("DOVETAIL_RECORD", "1")
+        one.assert_equal(cassette)
+    with pytest.raises(AssertionError) as failed:
+        other.assert_equal(cassette)
+    shown = str(failed.value)
+    assert re.search(r'^- +"b": 2$', shown, re.MULTILINE)
+    assert re.search(r'^\+ +"b": 5$', shown, re.MULTILINE)
+    assert "--- cassette" in shown
+    assert "+++ traffic" in shown
+    with pytest.raises(AssertionError):
+        other.assert_equal(cassette, volatile=["b"])
+    with monkeypatch.context() as patch:
+        patch.setenv("DOVETAIL_RECORD", "1")
+        one.assert_equal(cassette, volatile=["b", "text", "structuredContent"])
+    other.assert_equal(cassette, volatile=["b", "text", "structuredContent"])
+
+
+async def test_a_saved_recording_is_whole(tmp_path: Path) -> None:
+    place = tmp_path / "all.jsonl"
+    async with testing.connect(app, transport="http") as client:
+        with testing.record(client) as traffic:
+            await client.call("add", a=1, b=2)
+    traffic.save(place)
+    heading, sent, received = read_lines(place.read_bytes().splitlines())
+    assert json.loads(place.read_text().splitlines()[0])["server"] == "calculator"
+    assert heading == traffic.heading
+    assert isinstance(sent, Frame)
+    assert isinstance(received, Frame)
+    assert (sent.headers or {})["mcp-method"] == "tools/call"
+    assert 0 <= sent.at <= received.at

@@ -1,0 +1,149 @@
+"""A client's newline-delimited connections: framing in any cut, the end of things, and what is said to whom."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.errors import CannotConnect, Disconnected
+from dovetail.protocol.channel import Request
+from dovetail.transports.callers import CommandCaller, LineCaller, SocketCaller
+from stand_ins import CLOSE, RST, Messages, Play, on_socket, text
+from transports.scene import until
+from transports.test_memory import Noted
+
+
+def asked(id: int, method: str = "tools/call", **params: Any) -> Request:
+    return Request(id, method, json.dumps({"id": id, "method": method, "params": params}).encode())
+
+
+async def reached(at: str, limit: int = 10_000) -> tuple[SocketCaller, Noted]:
+    caller, inbox = SocketCaller(limit, host="127.0.0.1", port=int(at.rpartition(":")[2])), Noted()
+    await caller.open(inbox)
+    return caller, inbox
+
+
+class Sink:
+    """The writing half of a transport."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_messages_of_one_turn_leave_together() -> None:
+    caller, sink = LineCaller(100), Sink()
+    caller.connection_made(sink)
+    for word in (b"a", b"b", b"c"):
+        caller.write(word)
+    await asyncio.sleep(0)
+    assert sink.written == [b"a\nb\nc\n"]
+    caller.pause_writing()
+    waiting = asyncio.get_running_loop().create_task(caller.tell(b"d"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    caller.resume_writing()
+    await waiting
+    assert sink.written[1:] == [b"d\n"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+async def test_any_cut_gives_the_same(step: int) -> None:
+    caller, inbox = LineCaller(200), Noted()
+    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    data = b'{"method":"a"}\r\n\n{"method":"b"}\n' + b"x" * 300 + b'\njunk\n{"method":"c"}\n{"method":"d"}'
+    for start in range(0, len(data), step):
+        caller.data_received(data[start : start + step])
+    caller.eof_received()
+    assert [one.method for one in inbox.messages] == ["a", "b", "c", "d"]
+    assert inbox.junk_seen == ["a line of more than 200 bytes", "junk"]
+    assert [str(one) for one in inbox.losses] == ["the server closed the connection"]
+
+
+@pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
+async def test_everyone_who_waits_hears_of_the_end_with_an_error_of_their_own(loss: Any) -> None:
+    play = Play("handshake", {"a": lambda _: asyncio.Event().wait(), "b": loss})
+    async with on_socket(play) as at:
+        caller, inbox = await reached(at)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(caller.exchange(asked(id, "a"))) for id in range(3)]
+        tasks.append(loop.create_task(caller.exchange(asked(9, "b"))))
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert len({id(one) for one in errors}) == 4
+        assert all(isinstance(one, Disconnected) and one.sent for one in errors)
+        assert len(inbox.losses) == 1
+        await caller.close()
+
+
+async def test_notices_before_an_answer_come_before_it() -> None:
+    play = Play("handshake", {"tools/call": Messages([{"method": "n", "params": {}}, text("x")])})
+    async with on_socket(play) as at:
+        caller, inbox = await reached(at)
+        await caller.exchange(asked(1))
+        assert [one.method for one in inbox.messages] == ["n"]
+        await caller.close()
+
+
+async def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(CannotConnect, match="nothing listens at"):
+        await SocketCaller(10, path=str(tmp_path / "none")).open(Noted())
+    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9"):
+        await SocketCaller(10, host="127.0.0.1", port=9).open(Noted())
+
+
+# Processes
+
+
+async def started(script: str, limit: int = 10_000) -> tuple[CommandCaller, Noted]:
+    caller, inbox = CommandCaller(limit, [sys.executable, "-u", "-c", script]), Noted()
+    await caller.open(inbox)
+    return caller, inbox
+
+
+async def test_a_process_is_known_by_how_it_ended() -> None:
+    script = "import sys; sys.stdin.readline(); sys.stderr.write('because\\n'); sys.exit(7)"
+    caller, inbox = await started(script)
+    with pytest.raises(Disconnected, match="exit code 7") as caught:
+        await caller.exchange(asked(1))
+    assert (caught.value.exit_code, caught.value.stderr) == (7, "because")
+    assert caller.facts() == {"exit_code": 7, "stderr": "because"}
+    assert len(inbox.losses) == 1
+    await caller.close()
+
+
+async def test_a_process_ended_by_a_signal() -> None:
+    caller, _ = await started("import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(Disconnected, match="by signal 9"):
+        await caller.exchange(asked(1))
+    await caller.close()
+
+
+async def test_a_process_that_closes_its_output_and_stays_is_gone() -> None:
+    caller, inbox = await started("import os, sys, time; sys.stdin.readline(); os.close(1); time.sleep(60)")
+    with pytest.raises(Disconnected, match="closed its output"):
+        await caller.exchange(asked(1))
+    await until(lambda: inbox.losses)
+    await caller.close()
+
+
+async def test_the_last_line_of_a_process_needs_no_newline() -> None:
+    script = 'import sys; sys.stdin.readline(); sys.stdout.write(\'{"id":1,"result":5}\')'
+    caller, _ = await started(script)
+    assert bytes((await caller.exchange(asked(1))).result) == b"5"
+    await caller.close()
+
+
+async def test_what_was_said_before_leaving_arrives(tmp_path: Path) -> None:
+    file = tmp_path / "heard"
+    caller, _ = await started(f"import sys; open({str(file)!r}, 'w').write(sys.stdin.read())")
+    await caller.tell(b"farewell")
+    await caller.close()
+    assert file.read_text() == "farewell\n"

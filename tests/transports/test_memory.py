@@ -1,0 +1,119 @@
+"""A client and a server joined in memory: everything is encoded, nothing is shared."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Disconnected, Server
+from dovetail.protocol.channel import Request
+from dovetail.transports.memory import Memory
+
+
+class Noted:
+    """An inbox that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.junk_seen: list[str] = []
+        self.losses: list[Any] = []
+
+    def receive(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def alive(self, id: Any) -> None: ...
+
+    def junk(self, text: str) -> None:
+        self.junk_seen.append(text)
+
+    def lost(self, why: Any) -> None:
+        self.losses.append(why)
+
+
+class Echo:
+    """A server's end that does what the test says."""
+
+    def __init__(self, write: Any) -> None:
+        self.write = write
+        self.heard: list[bytes] = []
+        self.closed = 0
+
+    def receive(self, data: bytes) -> None:
+        self.heard.append(data)
+
+    async def close(self, grace: float = 0.0) -> None:
+        self.closed += 1
+
+
+async def joined() -> tuple[Memory, Echo, Noted]:
+    ends: list[Echo] = []
+
+    def link(write: Any) -> Echo:
+        ends.append(Echo(write))
+        return ends[-1]
+
+    channel, inbox = Memory(link), Noted()
+    await channel.open(inbox)
+    return channel, ends[0], inbox
+
+
+async def test_answers_go_to_whoever_asked_in_any_order() -> None:
+    channel, server, inbox = await joined()
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(channel.exchange(Request(id, "m", b"%d" % id))) for id in (1, 2)]
+    await asyncio.sleep(0)
+    assert server.heard == [b"1", b"2"]
+    server.write(b'{"id":2,"result":"two"}')
+    server.write(b'{"id":9,"result":"nobody"}')
+    server.write(b'[{"id":1,"result":"one"},{"method":"notifications/x"}]')
+    server.write(b"what?")
+    server.write(b'{"id":null,"error":{"code":-32700}}')
+    assert [bytes(one.result) for one in await asyncio.gather(*tasks)] == [b'"one"', b'"two"']
+    assert [one.method for one in inbox.messages] == ["notifications/x"]
+    assert len(inbox.junk_seen) == 2
+    await channel.close()
+
+
+async def test_leaving_cancels_tells_and_closes_once() -> None:
+    channel, server, inbox = await joined()
+    task = asyncio.get_running_loop().create_task(channel.exchange(Request(5, "tools/call", b"5")))
+    opening = asyncio.get_running_loop().create_task(channel.exchange(Request(6, "initialize", b"6")))
+    await asyncio.sleep(0)
+    await channel.close()
+    await channel.close()
+    assert [b"notifications/cancelled" in one for one in server.heard] == [False, False, True]  # not the opening
+    assert b'"requestId":5' in server.heard[-1]
+    assert server.closed == 1
+    for left in (task, opening):
+        with pytest.raises(Disconnected) as caught:
+            await left
+        assert caught.value.sent
+    with pytest.raises(Disconnected) as caught:
+        await channel.exchange(Request(7, "m", b"7"))
+    assert not caught.value.sent
+    with pytest.raises(Disconnected):
+        await channel.tell(b"8")
+    assert len(inbox.losses) == 1
+    assert channel.older() is None
+    assert channel.facts() == {}
+
+
+async def test_a_server_is_started_with_its_first_client() -> None:
+    started: list[str] = []
+    app = Server("life", version="1")
+
+    @app.tool
+    async def one() -> int:
+        return 1
+
+    start = app.start
+
+    async def noted() -> None:
+        started.append("started")
+        await start()
+
+    app.start = noted  # pyright: ignore[reportAttributeAccessIssue]
+    async with Client(app) as client:
+        assert await client.call("one") == 1
+    assert started == ["started"]
+    await app.stop()

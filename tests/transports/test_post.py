@@ -1,0 +1,338 @@
+"""A client's end of Streamable HTTP: what each reply means, sessions, streams, redirects, and the older transport."""
+
+import asyncio
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from dovetail import (
+    CannotConnect,
+    Client,
+    ClientLimits,
+    Disconnected,
+    Forbidden,
+    HttpError,
+    Interrupted,
+    MCPError,
+    NeedsLogin,
+    NotMCP,
+    PeerError,
+    ResultError,
+    Timeouts,
+)
+from stand_ins import (
+    LATEST_HANDSHAKE,
+    SILENCE,
+    STREAM_HEAD,
+    Failure,
+    Messages,
+    Play,
+    encoded,
+    event,
+    http,
+    notice,
+    on_web,
+    response,
+    text,
+)
+from transports.scene import until
+
+QUICK = Timeouts(connect=2, probe=1, initialize=3, call=3, read=3)
+PAGE = b"<html><h1>Welcome \x1b[31m</h1></html>"
+
+
+def client(at: str, **options: Any) -> Client:
+    limits = options.pop("limits", ClientLimits(reconnect_after=0.01))
+    return Client(at, name="it", timeouts=QUICK, limits=limits, **options)
+
+
+async def opened(reply: Any, **options: Any) -> MCPError:
+    """What opening says when everything is answered with this."""
+    play = Play("handshake", {"server/discover": reply, "initialize": reply}, stream=reply)
+    async with on_web(play) as at:
+        with pytest.raises(MCPError) as caught:
+            await client(at, **options).connect()
+    assert caught.value.server == "it"
+    assert "\x1b" not in str(caught.value)
+    return caught.value
+
+
+async def test_a_server_that_wants_to_know_who_asks() -> None:
+    challenge = 'Bearer resource_metadata="https://a.example"'
+    error = await opened(http(b"", status=401, www_authenticate=challenge))
+    assert isinstance(error, NeedsLogin)
+    assert (error.status, error.challenge) == (401, challenge)
+    assert error.hint is not None
+
+
+async def test_a_server_that_refuses_who_asks() -> None:
+    error = await opened(http(b"no", status=403, kind="text/plain"))
+    assert isinstance(error, Forbidden)
+    assert error.status == 403
+
+
+@pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
+async def test_a_status_is_told_with_what_to_try(status: int) -> None:
+    error = await opened(http(b"what \x1b[31m?", status=status, kind="text/plain"))
+    assert isinstance(error, HttpError)
+    assert error.status == status
+    assert f"status {status}" in str(error)
+    assert "what" in error.body
+    if status in (404, 405):
+        assert "is the path right?" in str(error)
+
+
+async def test_a_web_page_is_no_server() -> None:
+    error = await opened(http(PAGE, kind="text/html; charset=utf-8"))
+    assert isinstance(error, NotMCP)
+    assert "a web page" in str(error)
+    error = await opened(http(PAGE, status=404, kind="text/html"))
+    assert isinstance(error, HttpError)
+    assert "a web page" in str(error)
+
+
+@pytest.mark.parametrize("reply", [http(b"{", kind="application/json"), http(b""), http(b"x", kind="text/plain")])
+async def test_other_things_that_are_no_server(reply: bytes) -> None:
+    assert isinstance(await opened(reply), NotMCP)
+
+
+async def test_what_is_not_even_http() -> None:
+    assert isinstance(await opened(b"SSH-2.0-OpenSSH\r\n\r\nconnection: close"), NotMCP)
+
+
+async def test_nothing_there() -> None:
+    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9 cannot be reached") as caught:
+        await client("http://127.0.0.1:9/mcp").connect()
+    assert "is the server running" in str(caught.value)
+
+
+async def test_an_answer_within_a_refusal_is_an_answer() -> None:
+    play = Play("stateless", {"tools/call": Failure(-32602, "wrong", {"a": 1}, status=400)})
+    async with on_web(play) as at, client(at) as one:
+        with pytest.raises(PeerError) as caught:
+            await one.call("go")
+        assert (caught.value.code, caught.value.status, caught.value.data) == (-32602, 400, {"a": 1})
+
+
+async def test_a_reply_that_answers_something_else() -> None:
+    other = http(b'{"jsonrpc":"2.0","id":999,"result":{}}')
+    async with on_web(Play("stateless", {"tools/call": other})) as at, client(at) as one:
+        with pytest.raises(ResultError, match="does not contain the answer"):
+            await one.call("go")
+
+
+async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None:
+    heard: list[Any] = []
+    log = notice("notifications/message", level="info", data="x")
+    play = Play(
+        "stateless",
+        {"tools/call": Messages([b": hello\n\n", log, b"data: junk\n\n", b"event: x\ndata: y\n\n", text()])},
+    )
+    async with on_web(play) as at, client(at, on_log=heard.append) as one:
+        assert await one.call("go") == "ok"
+        assert [one.data for one in heard] == ["x"]
+
+
+async def test_a_stream_without_an_answer() -> None:
+    play = Play("stateless", {"tools/call": Messages([b": hello\n\n"])})
+    async with on_web(play) as at, client(at) as one:
+        with pytest.raises(Interrupted, match="ended the stream before the answer"):
+            await one.call("go")
+        assert play.count("tools/call") == 1
+
+
+# Sessions
+
+
+async def test_a_session_is_kept_named_and_ended() -> None:
+    play = Play("handshake", session="secret")
+    async with on_web(play) as at:
+        async with client(at) as one:
+            await one.call("go")
+            await until(lambda: any(method == "GET" for method, _ in play.heads))
+        methods = [method for method, _ in play.heads]
+        assert methods[-1] == "DELETE"
+        _, last = play.heads[-1]
+        assert (last["mcp-session-id"], last["mcp-protocol-version"]) == ("secret", LATEST_HANDSHAKE)
+        called = next(head for method, head in play.heads[3:] if method == "POST")
+        assert called["mcp-session-id"] == "secret"
+
+
+async def test_what_is_said_unasked_is_heard() -> None:
+    changed = event(encoded(notice("notifications/tools/list_changed")), id="1")
+    play = Play("handshake", session="s")
+
+    async def stream() -> Any:
+        return [STREAM_HEAD, changed] if play.heads[-1][1].get("last-event-id") is None else SILENCE
+
+    play.stream = stream
+    async with on_web(play) as at, client(at) as one, one.listen() as changes:
+        async with asyncio.timeout(5):
+            assert (await anext(aiter(changes))).kind == "tools"
+        await until(lambda: any(head.get("last-event-id") == "1" for _, head in play.heads))
+
+
+async def test_a_server_that_stays_away_is_given_up() -> None:
+    """Whoever listens must learn of it, though nobody calls."""
+    play = Play("handshake", session="s", stream=SILENCE)
+    limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.05, reconnects=2)
+    async with on_web(play) as at:
+        one = client(at, limits=limits)
+        await one.connect()
+        await until(lambda: any(method == "GET" for method, _ in play.heads))
+    await until(lambda: not one.connected)
+    await one.close()
+
+
+async def test_a_server_may_ask_on_the_stream_of_a_call() -> None:
+    question = {"id": "q1", "method": "roots/list"}
+
+    async def called(message: dict[str, Any]) -> Any:
+        return Messages([question, b": wait\n\n", text()])
+
+    play = Play("handshake", {"tools/call": called}, session="s")
+    async with on_web(play) as at, client(at, roots=["file:///a"]) as one:
+        assert await one.call("go") == "ok"
+        await until(lambda: [one for one in play.seen if one.get("id") == "q1"])
+        (reply,) = [one for one in play.seen if one.get("id") == "q1"]
+        assert reply["result"]["roots"] == [{"uri": "file:///a"}]
+
+
+# Redirects
+
+
+async def test_a_redirect_within_the_origin_is_followed() -> None:
+    play = Play("stateless")
+    moved = [http(b"", status=307, location="/elsewhere"), http(b"", status=308, location="/there")]
+    play.reactions = {"server/discover": lambda message: moved.pop() if moved else _discovered(message)}
+    async with on_web(play) as at, client(at) as one:
+        assert await one.call("go") == "ok"
+
+
+def _discovered(message: Any) -> Any:
+    return {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["http://127.0.0.1:9/x", "https://evil.example/", "//evil.example/", "ftp://a/", "http://[", "//a:99999/", "/a b"],
+)
+async def test_a_redirect_elsewhere_is_not(location: str) -> None:
+    error = await opened(http(b"", status=307, location=location), headers={"Authorization": "Bearer x"})
+    assert isinstance(error, HttpError)
+    assert "elsewhere" in str(error)
+
+
+async def test_a_redirect_in_circles_ends() -> None:
+    error = await opened(http(b"", status=307, location="/mcp"))
+    assert error.status == 307
+
+
+# Sizes
+
+
+async def test_an_answer_beyond_the_limit() -> None:
+    big = text("x" * 200_000)
+    limits = ClientLimits(answer=100_000)
+
+    def zipped(message: Any) -> bytes:
+        data = gzip.compress(encoded(response(message, big)))
+        return http(data, content_encoding="gzip")
+
+    def chunked(message: Any) -> bytes:
+        data = encoded(response(message, big))
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        return head + b"%x\r\n" % len(data) + data + b"\r\n0\r\n\r\n"
+
+    for reaction in (big, zipped, chunked, Messages([big]), lambda m: http(json.dumps(big).encode())[:-5]):
+        play = Play("stateless", {"tools/call": reaction})
+        async with on_web(play) as at, client(at, limits=limits) as one:
+            with pytest.raises(ResultError, match="too large") as caught:
+                await one.call("go")
+            assert caught.value.hint == "raise ClientLimits(answer=...)"
+            assert await one.list_tools()
+            assert play.count("tools/call") == 1
+
+
+async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
+    def bomb(_: Any) -> Any:
+        data = gzip.compress(b": " + b"x" * 30_000_000 + b"\n\n")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
+        return head + b"content-length: %d\r\n\r\n" % len(data) + data
+
+    play = Play("stateless", {"tools/list": bomb})
+    async with on_web(play) as at, client(at) as one:
+        with pytest.raises(ResultError, match="too large"):
+            await one.list_tools()
+        assert play.count("tools/list") == 1
+
+
+# The transport of 2024
+
+
+def old_play(first: bytes) -> Play:
+    refused = http(b"", status=405)
+    return Play("handshake", {"server/discover": refused, "initialize": refused}, stream=[STREAM_HEAD, first])
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"event: endpoint\ndata: http://evil.example/post\n\n", "405"),
+        (b"event: other\ndata: x\n\n", "405"),
+        (b"", "405"),
+    ],
+)
+async def test_an_old_server_that_names_no_address_of_its_own(first: bytes, said: str) -> None:
+    async with on_web(old_play(first)) as at:
+        with pytest.raises(MCPError, match=said):
+            await client(at).connect()
+
+
+async def test_a_closed_connection_before_anything_was_sent_is_no_reason_to_fail() -> None:
+    """A kept connection the server has closed meanwhile: the call is sent over another."""
+    play = Play("stateless", {"tools/call": lambda m: http(encoded(response(m, text())), connection="close")})
+    async with on_web(play) as at, client(at) as one:
+        for _ in range(5):
+            assert await one.call("go") == "ok"
+        assert play.count("tools/call") == 5
+
+
+async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
+    play = Play("handshake", {"tools/call": SILENCE}, session="s", stream=SILENCE)
+    async with on_web(play) as at:
+        one = client(at)
+        await one.connect()
+        task = asyncio.get_running_loop().create_task(one.call("go"))
+        await until(lambda: play.count("tools/call"))
+        async with asyncio.timeout(5):
+            await one.close()
+            with pytest.raises(Disconnected):
+                await task
+
+
+async def test_an_address_that_is_none_is_told() -> None:
+    stream = [STREAM_HEAD, event(b"http://[", event="endpoint")]
+    refused = http(b"", status=405)
+    play = Play("handshake", {"server/discover": refused, "initialize": refused}, stream=lambda: stream)
+    async with on_web(play) as at:
+        with pytest.raises(MCPError):
+            await client(at).connect()
+
+
+async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
+    play = Play("handshake", session="s", stream=SILENCE)
+
+    async def slow(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    async with on_web(play) as at:
+        one = client(at)
+        await one.connect()
+        channel = one._keeper.current.channel  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        channel._door.send = slow  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.close(), 0.05)
+        assert not [task for task in asyncio.all_tasks() if "_hear" in repr(task)]

@@ -1,0 +1,142 @@
+"""What a client receives, in any cut and any bytes: a message, a ParseError or a ResultError, and nothing else."""
+
+import json
+import tracemalloc
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.errors import ParseError, ResultError
+from dovetail.transports.lines import Framer
+from dovetail.wire.incoming import MAX_MEMBERS, Incoming, body, decode_text, plain, read
+from dovetail.wire.shape import UNSET
+from dovetail.wire.tools import CallToolResult, ListToolsResult
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def one(data: bytes | str) -> Incoming:
+    (found,) = read(data)
+    return found
+
+
+def test_the_envelope_is_read_and_the_body_left() -> None:
+    found = one(b'{"jsonrpc":"2.0","id":7,"result":{"a":1},"extra":true}')
+    assert (found.id, found.method, found.answers) == (7, None, True)
+    assert plain(found.result) == {"a": 1}
+    failed = one(b'{"id":"x","error":{"code":-1}}')
+    assert failed.answers
+    assert failed.error is not None
+    assert (failed.error.code, failed.error.message) == (-1, "")
+    asked = one(b'{"id":1,"method":"ping"}')
+    assert not asked.answers
+    assert asked.params is UNSET
+    assert not one(b"{}").answers
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"null", b"5", b'"x"', b"{", b'{"id":1.5}', b'{"id":true}', b'{"id":{}}', b'{"method":1}', b"[1]", b"hello",
+     b'{"id":1,"error":"no"}', b"[" * 100_000, b'{"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"],
+)  # fmt: skip
+def test_what_is_no_message(data: bytes) -> None:
+    with pytest.raises(ParseError):
+        read(data)
+
+
+def test_a_batch_is_several() -> None:
+    assert [found.id for found in read(b' [{"id":1,"result":1},{"id":2,"result":{}}]')] == [1, 2]
+    assert read(b"[]") == []
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
+    try:
+        found = read(data)
+    except ParseError:
+        return
+    for message in found:
+        for raw in (message.result, message.params):
+            if raw is not UNSET:
+                try:
+                    plain(raw)
+                except ResultError:
+                    continue
+
+
+@given(result=values, cuts=st.lists(st.integers(0, 400), max_size=6), tail=values)
+def test_any_cut_of_the_bytes_gives_the_same_messages(result: Any, cuts: list[int], tail: Any) -> None:
+    sent: list[Any] = [{"jsonrpc": "2.0", "id": number, "result": value} for number, value in enumerate((result, tail))]
+    data = b"".join(json.dumps(message).encode() + b"\n" for message in sent)
+    framer, lines = Framer(10_000), list[bytes | None]()
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for start, end in pairwise(places):
+        lines += framer.feed(data[start:end])
+    found = [one(line) for line in lines if line is not None]
+    assert [(message.id, plain(message.result)) for message in found] == [(0, result), (1, tail)]
+
+
+@given(
+    text=st.text("abcdef ,:{}[]", min_size=1, max_size=30),
+    at=st.integers(0, 29),
+    byte=st.sampled_from([0x80, 0xFF, 0xC3, 0xED]),
+)
+def test_a_byte_that_is_no_text_costs_only_itself(text: str, at: int, byte: int) -> None:
+    inner = text.encode()
+    place = at % (len(inner) + 1)
+    broken = inner[:place] + bytes([byte]) + inner[place:]
+    message = one(b'{"id":1,"result":{"content":[{"type":"text","text":"' + broken + b'"}]}}')
+    (block,) = body(message.result, CallToolResult, "it").content
+    assert block.text == broken.decode("utf-8", "replace")  # pyright: ignore[reportAttributeAccessIssue]
+    assert one(b'{"id":1,"method":"' + broken + b'"}').method is not None
+
+
+@pytest.mark.parametrize("item", [b"[],", b"1,", b'"",', b'"\\\\",', b'"\\"\\\\\\",",'])
+def test_too_many_members_are_refused_before_they_are_built(item: bytes) -> None:
+    data = b'{"id":1,"result":[' + item * MAX_MEMBERS + b"1]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParseError, match="members"):
+            read(data)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    fewer = b'{"id":1,"result":[' + item * (MAX_MEMBERS - 2) + b"1]}"
+    assert one(fewer).id == 1
+
+
+@pytest.mark.parametrize("text", [",", '",', "\\,", '\\",,'])
+def test_commas_within_texts_are_no_members(text: str) -> None:
+    long = text * (MAX_MEMBERS + 10)
+    assert plain(one(json.dumps({"id": 1, "result": long}).encode()).result) == long
+
+
+def test_quotes_without_end_are_no_reason_to_look_for_ever() -> None:
+    with pytest.raises(ParseError):
+        read(b'{"id":1,"result":["' + b"," * MAX_MEMBERS + b'"' * 5 * MAX_MEMBERS)
+
+
+def test_a_body_of_the_wrong_shape_is_named() -> None:
+    with pytest.raises(ResultError, match=r"^the list is not what the protocol promises: .*\$\.tools"):
+        body(msgspec.Raw(b'{"tools":[{"name":1}]}'), ListToolsResult, "the list")
+    with pytest.raises(ResultError):
+        body(msgspec.Raw(b'{"a":'), ListToolsResult, "x")
+    with pytest.raises(ResultError):
+        plain(b"{")
+    with pytest.raises(ResultError):
+        body(msgspec.Raw(b"[" * 100_000 + b"]" * 100_000), ListToolsResult, "x")
+    assert plain(UNSET) == {}
+
+
+def test_json_within_a_text() -> None:
+    assert decode_text('{"a": 1}') == {"a": 1}
+    with pytest.raises(ResultError):
+        decode_text("no")
