@@ -7,6 +7,7 @@ resolved late, when a server is started, and their values are never kept.
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     url: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     enabled: bool = True
+
+    def spelled(self) -> str:
+        """Its command or address, as the file has it: references stay what they are."""
+        return self.url or shlex.join([self.command or "", *self.args])
 
     def target(self, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
