@@ -13,6 +13,8 @@ COMMANDS = {
     "Servers of your own": {
         "new": "Write a new server, with a test.",
         "run": "Serve a server: over stdio, or with --http, --sse.",
+        "install": "Write a server into the configuration of a host.",
+        "export": "Print a server as an entry of a host's configuration.",
     },
     "Any server": {
         "list": "List what a server offers, or the servers that are configured.",
@@ -23,6 +25,11 @@ COMMANDS = {
         "listen": "Show changes as they happen.",
         "info": "Show who a server is, what it speaks and what it can do.",
         "ping": "Ask a server for a sign of life.",
+        "auth": "Log in at a server, see which logins are kept, log out.",
+    },
+    "What is wrong with it": {
+        "doctor": "Look at a server step by step, each failure with its fix.",
+        "lint": "Look for what hosts and models may stumble over, and what tools cost.",
     },
 }
 NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}

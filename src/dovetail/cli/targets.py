@@ -175,16 +175,12 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 
 def _auth(given: Asked, target: Any) -> Any:
-    from dovetail.auth.settings import Bearer
-
-    if given.auth is not None:
-        return given.auth if given.auth == "oauth" else Bearer(given.auth)
     url = url_of(target)
-    if url is None:
+    if url is None and given.auth is None:
         return None
-    from dovetail.cli.logins import kept
+    from dovetail.cli.logins import setting
 
-    return kept(url)
+    return setting(given.auth, url or "")
 
 
 def _variables(given: Iterable[str]) -> dict[str, str]:

@@ -116,7 +116,7 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
 def read_file(path: Path, source: str = "mcp.json") -> tuple[list[Entry], list[Problem]]:
     """The servers of one file, whatever its dialect."""
     try:
-        document = _load(path)
+        document = parse(path.read_text(encoding="utf-8"), path.suffix)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}")]
     entries: list[Entry] = []
@@ -129,9 +129,9 @@ def read_file(path: Path, source: str = "mcp.json") -> tuple[list[Entry], list[P
     return entries, problems
 
 
-def _load(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    match path.suffix:
+def parse(text: str, suffix: str) -> Any:
+    """What a file of this kind says; ValueError if it cannot be read."""
+    match suffix:
         case ".toml":
             return tomllib.loads(text)
         case ".yaml" | ".yml":
@@ -139,7 +139,10 @@ def _load(path: Path) -> Any:
                 import yaml
             except ImportError:
                 raise ValueError("reading YAML needs the yaml library: pip install pyyaml") from None
-            return yaml.safe_load(text)
+            try:
+                return yaml.safe_load(text)
+            except yaml.YAMLError as exc:
+                raise ValueError(str(exc)) from None
         case _:
             return json.loads(_without_comments(text))
 
