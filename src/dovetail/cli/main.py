@@ -13,6 +13,7 @@ COMMANDS = {
     "Servers of your own": {
         "new": "Write a new server, with a test.",
         "run": "Serve a server: over stdio, or with --http, --sse.",
+        "dev": "Serve a server while you write it: it starts anew, its client stays.",
         "install": "Write a server into the configuration of a host.",
         "export": "Print a server as an entry of a host's configuration.",
     },
@@ -30,6 +31,8 @@ COMMANDS = {
     "What is wrong with it": {
         "doctor": "Look at a server step by step, each failure with its fix.",
         "lint": "Look for what hosts and models may stumble over, and what tools cost.",
+        "conformance": "Run the official conformance suite against a server.",
+        "bench": "Put a server under load for a moment, and tell how it fared.",
     },
     "Recordings": {
         "record": "Record what a server offers, and how it answers.",
