@@ -1,5 +1,6 @@
 """`dovetail`: the commands by name, each loaded only when it is run, so that asking for help costs nothing."""
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -40,6 +41,9 @@ COMMANDS = {
         "replay": "Ask a server again what a recording asked, and compare.",
         "mock": "Serve a recording as if it were the server.",
         "diff": "Compare what two servers, or recordings, offer.",
+    },
+    "Your shell": {
+        "completion": "Print a script that completes commands, targets, tools and arguments.",
     },
 }
 NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}
@@ -104,6 +108,11 @@ def main() -> None:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    if "_DOVETAIL_COMPLETE" in os.environ:
+        from dovetail.cli.completing import suggest
+
+        suggest(os.environ["_DOVETAIL_COMPLETE"], cli, NAMES)
+        return
     sys.exit(_status(sys.argv[1:]))
 
 
@@ -143,7 +152,5 @@ def _explain(exc: click.ClickException) -> None:
 
 def _hush() -> None:
     """Whoever read has gone; nothing is left to be said, not even at the end of the process."""
-    import os
-
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
