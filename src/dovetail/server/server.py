@@ -143,7 +143,7 @@ class Server(Offers):
         self._work: dict[str, Call] = {
             "server/discover": self._discover,
             "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
+            "tools/call": self._call_tool if self._shelf is None else self._call_and_keep,
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
@@ -352,6 +352,14 @@ class Server(Offers):
         except BaseException as exc:
             exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
+
+    async def _call_and_keep(self, exchange: Exchange) -> Result:
+        """A call whose result may be too large to travel."""
+        result = await self._call_tool(exchange)
+        assert self._shelf is not None
+        tool = self._tools.get(exchange.params["name"])
+        published = tool is None or tool.output.schema is not None
+        return self._shelf.lighten(result, exchange.caller.principal, published=published)
 
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
         """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
