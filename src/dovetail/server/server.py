@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -556,6 +557,7 @@ class Server(Offers):
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
         self._mailboxes.add(box)
+        lapse = _at_its_end(exchange.caller.principal, box.close)
         try:
             await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
             while (news := await box.take()) is not None:
@@ -564,6 +566,8 @@ class Server(Offers):
         finally:
             stop()
             self._mailboxes.discard(box)
+            if lapse is not None:
+                lapse.cancel()
         return ListenResult(meta=meta)
 
     def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
@@ -596,6 +600,12 @@ class Server(Offers):
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
+
+
+def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
+    """Act when the caller has to prove itself anew."""
+    lasts = None if principal is None else principal.lasts(time.time())
+    return None if lasts is None else asyncio.get_running_loop().call_later(lasts, act)
 
 
 def _now() -> float:
