@@ -412,3 +412,35 @@ def test_static_tokens() -> None:
     assert not known.speaks_of("s3cre")
     with pytest.raises(Rejected):
         drive(known.verify("s3cre", ()))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kind", "why"),
+    [
+        (["s3cret"], TypeError, "takes a table"),
+        ({"two words": "ada"}, ValueError, "can be shown"),
+        ({"": "ada"}, ValueError, "can be shown"),
+        ({7: "ada"}, ValueError, "can be shown"),
+        ({"s3cret": 7}, TypeError, "a name or a Principal"),
+    ],
+)
+def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why: str) -> None:
+    with pytest.raises(kind, match=why) as refused:
+        StaticTokens(tokens)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("issuer", ["login.example", "http://login.example", "", None])
+def test_an_issuer_whose_keys_cannot_be_found(issuer: Any) -> None:
+    with pytest.raises(ValueError, match=r"issuer must be an https URL|needs the issuer"):
+        JwtVerifier(issuer=issuer)
+
+
+def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
+    assert JwtVerifier(issuer="kubernetes/serviceaccount", keys=Issuer().jwks()).issuer == "kubernetes/serviceaccount"
+
+
+@pytest.mark.parametrize("keys", [7, b"-----BEGIN", "nonsense", [7], {"keys": 7}])
+def test_what_is_no_key(keys: Any) -> None:
+    with pytest.raises(ValueError, match=r"keys must be|no JWK set"):
+        JwtVerifier(issuer="https://login.example", keys=keys)
