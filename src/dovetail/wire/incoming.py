@@ -104,7 +104,7 @@ def answered(data: bytes) -> list[int]:
 def _meant(message: Any) -> int | None:
     if type(message) is not dict or "method" in message or not message.keys() & {"jsonrpc", "result", "error"}:
         return None
-    id = message.get("id")
+    id: Any = message.get("id")
     if type(id) is str:
         return int(id) if _WHOLE.fullmatch(id) else None
     return int(id) if type(id) in (int, float) and id == id // 1 and abs(id) < 2**53 else None
