@@ -17,6 +17,7 @@ from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity, Opening
+from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
@@ -78,6 +79,22 @@ class Client:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         check_wishes(revision, era)
+        for option, function in (
+            ("elicit", elicit),
+            ("elicit_url", elicit_url),
+            ("sample", sample),
+            ("on_log", on_log),
+        ):
+            expect_callable(option, function)
+        check_level("log_level=", log_level)
+        check_roots(roots)
+        check_middleware(middleware)
+        expect("client", client, Implementation, "an Implementation(name=..., version=...)")
+        expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
+        expect("cache", cache, bool, "True or False")
+        expect("check_results", check_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
@@ -340,7 +357,7 @@ class Client:
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:
-            raise exc.at(server=self.name, step=f"tools/call {tool}") from None
+            raise self._requesting.located(exc, CALL.name, {"name": tool}) from None
 
     async def call_tool(
         self,
@@ -503,6 +520,7 @@ class Client:
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
+        check_level("level", level)
         conversation = await self._here(self._keeper.ready)
         self._identity = replace(self._identity, level=level)
         if conversation.speaker is not None and conversation.speaker.stateless:
@@ -520,14 +538,14 @@ class Client:
         """Ask a handshake server to end the session, then leave it."""
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered("shutdown is not part of this revision"), "shutdown")
         await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"{method} is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered(f"{method} is not part of this revision"), method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(

@@ -20,11 +20,23 @@ NEVER: Final = 365 * 86400.0
 class Clock:
     """The limits of one request."""
 
-    __slots__ = ("_before", "_ends", "_idle", "_loop", "_paused", "_ran_out", "_task", "due", "progress", "reported")
+    __slots__ = (
+        "_before",
+        "_ends",
+        "_idle",
+        "_loop",
+        "_paused",
+        "_ran_out",
+        "_task",
+        "begun",
+        "due",
+        "progress",
+        "reported",
+    )
 
     def __init__(self, idle: float = NEVER, total: float = NEVER, progress: Progress | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
+        self.begun = now = self._loop.time()
         self._idle = min(idle, NEVER)
         self._ends = now + min(total, NEVER)
         self._paused: float | None = None

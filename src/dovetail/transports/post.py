@@ -62,9 +62,13 @@ class Post:
         """Nothing to reach yet: the first request does that."""
         self._inbox = self._door.inbox = inbox
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, since: float | None = None) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
         return {}
+
+    def advice(self) -> str | None:
+        """Each reply brings its own."""
+        return None
 
     def older(self) -> Channel | None:
         """The same URL by the transport of 2024."""
