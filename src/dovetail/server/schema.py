@@ -222,8 +222,17 @@ def _encode(value: Any) -> Any:
             from dovetail.server import models
 
             return models.dump(value)
+        case _ if hasattr(value, "__await__"):
+            raise TypeError(_not_awaited(value))
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def _not_awaited(value: Any) -> str:
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    if hasattr(value, "close"):
+        value.close()  # or Python complains of it once more, later and elsewhere
+    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
 
 
 def is_table(kind: Any) -> bool:
