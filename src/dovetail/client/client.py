@@ -22,7 +22,7 @@ from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
 from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, RequestTimeout, ResultError
-from dovetail.protocol.around import Middleware
+from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -138,7 +138,7 @@ class Client:
         It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
         result that is still fresh.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._requesting.surround(self._middleware, self._caller)
         return function
 

@@ -1,7 +1,7 @@
 """What an annotation means in JSON: its schema, how JSON becomes its value, how a value becomes JSON.
 
 The one place that decides how a type is bound; signatures, results and forms only ask. Refuses to know who asks.
-Invariant: what `read_as` accepts is what `schemas_of` describes.
+Invariant: what `read_as` accepts is what `schemas_of` describes, but for members no field has: `closing` sees those.
 """
 
 import contextlib
@@ -223,8 +223,17 @@ def _encode(value: Any) -> Any:
             from dovetail.server import models
 
             return models.dump(value)
+        case _ if hasattr(value, "__await__"):
+            raise TypeError(_not_awaited(value))
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def _not_awaited(value: Any) -> str:
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    if hasattr(value, "close"):
+        value.close()  # or Python complains of it once more, later and elsewhere
+    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
 
 
 def is_table(kind: Any) -> bool:
@@ -267,8 +276,8 @@ def _not_a_number(data: Any, /) -> str:
     return ""
 
 
-def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+def reachable(kinds: Sequence[Any]) -> Iterator[Any]:
+    """Some annotations and all that stand in them, in classes with fields too; peeled, each once."""
     met: set[int] = set()
     todo = list(kinds)
     while todo:
@@ -276,12 +285,18 @@ def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if id(kind) in met:
             continue
         met.add(id(kind))
-        if typing.get_origin(kind) is typing.Literal:
-            yield typing.get_args(kind)
-        elif isinstance(kind, type) and not is_model(kind):
+        yield kind
+        if isinstance(kind, type) and not is_model(kind):
             with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
                 todo += typing.get_type_hints(kind, include_extras=True).values()
         todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
+
+
+def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+    for kind in reachable(kinds):
+        if typing.get_origin(kind) is typing.Literal:
+            yield typing.get_args(kind)
 
 
 def _why_not(exc: TypeError) -> str:
