@@ -19,7 +19,7 @@ from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
 from dovetail.errors import LoginFailed, clip
-from dovetail.login.errand import Errand, NobodyCame, Settings, given
+from dovetail.login.attended import Attended, NobodyCame, Settings, given
 from dovetail.login.stores import Store, store_for
 from dovetail.login.web import Web
 from dovetail.transports.fetch import Fetcher
@@ -217,7 +217,7 @@ class Driver:
     # What a flow asks
 
     async def _drive(self, flow: Flow[Any]) -> Any:
-        errand = Errand(self._settings, self._make_web())
+        attended = Attended(self._settings, self._make_web())
         try:
             answer: Any = None
             while True:
@@ -225,9 +225,9 @@ class Driver:
                     wish = flow.send(answer)
                 except StopIteration as done:
                     return done.value
-                answer = await errand.grant(wish)
+                answer = await attended.grant(wish)
         finally:
-            await errand.close()
+            await attended.close()
 
 
 class Work:
