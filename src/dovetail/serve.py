@@ -231,7 +231,7 @@ def run_stdio(server: Server) -> None:
     from dovetail.transports.stdio import private_streams
     from dovetail.transports.watchdog import Watchdog
 
-    if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stdin is not None and sys.stdin.isatty():
         sys.stderr.write(
             f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
         )
