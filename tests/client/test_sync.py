@@ -44,6 +44,7 @@ def test_everything_without_an_event_loop() -> None:
         assert client.revision == client.discover().supported_versions[0]
         assert client.server is not None
         assert client.instructions == "Try it all."
+        assert client.noise == 0
         assert client.capabilities.tools is not None
         client.ping()
         assert client.call("add", a=1) == 2

@@ -315,6 +315,12 @@ class Client:
         current = self._keeper.current
         return None if current is None else current.instructions
 
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        current = self._keeper.current
+        return 0 if current is None else current.junk_seen
+
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         await self._here(self._keeper.ready)
