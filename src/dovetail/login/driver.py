@@ -110,6 +110,16 @@ class Driver:
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
 
+    async def log_out(self) -> bool:
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told."""
+        login = await self._stored()
+        await asyncio.to_thread(self._store.delete, self._url)
+        self._login = None
+        try:
+            return login is not None and await self._drive(tokens.revoke(login))
+        except LoginFailed:
+            return False
+
     # What is kept
 
     async def _current(self) -> Login | None:

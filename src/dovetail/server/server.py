@@ -25,7 +25,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
-from dovetail.protocol.around import Call, Middleware, around
+from dovetail.protocol.around import Call, Middleware, around, checked
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
@@ -50,6 +50,7 @@ from dovetail.wire.completion import CompleteParams, CompleteResult, PromptRefer
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
@@ -176,7 +177,7 @@ class Server(Offers):
 
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
@@ -194,8 +195,12 @@ class Server(Offers):
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
         home; with `tags`, only what has one of them is offered.
         """
-        from dovetail.server.mount import Mounts
+        from dovetail.server.mount import Mounts, leads_to
 
+        if not hasattr(target, "mountable"):
+            raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {target!r}")
+        if isinstance(target, Server) and leads_to(target, self):
+            raise ValueError(f"{target.name} cannot be mounted on {self.name}, which is part of it")
         if self.mounts is None:
             self.mounts = Mounts(self, self._work)
             self._work = self.mounts.work
@@ -645,4 +650,9 @@ def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
     if isinstance(cache, Lifetime):
         return {"": cache}
+    known = [name for name, row in METHODS.items() if row.cacheable]
+    if unknown := [name for name in cache or () if name and name not in known]:
+        raise ValueError(
+            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
+        )
     return {"": Lifetime()} | dict(cache or {})

@@ -13,6 +13,7 @@ from dovetail.protocol.limits import Limits
 from dovetail.transports.reply import Reply
 from dovetail.transports.request import Headers, Receive, Responses, Send
 from dovetail.transports.session import Session
+from dovetail.transports.spool import SLICE
 from dovetail.transports.streams import Shelf, Stream
 
 
@@ -55,8 +56,18 @@ class SessionReply(Reply):
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._and_end(self._hang_up())
+        if self._mode == "sse" and not self.streaming and status == 200 and len(data) <= SLICE:
+            return self._sole(data)
         last = super().finish(data, status, headers)
         return self._and_end(last) if self.streaming or self._mode == "sse" else last
+
+    async def _sole(self, data: bytes) -> None:
+        """A stream of the result and nothing else: complete before its first byte leaves."""
+        if not self.ended:
+            self.streaming = self.ended = True
+            events = self._session.keep(self._shelf, data)
+            await self._send(self._stream_start())
+            await self._send({"type": "http.response.body", "body": events})
 
     async def end(self) -> None:
         """End without a result."""
