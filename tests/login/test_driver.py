@@ -418,6 +418,20 @@ async def test_a_token_never_goes_to_another_origin(place: Place, user: User, st
         del place.says["/mcp"]
 
 
+async def test_an_address_without_a_scheme_is_another_origin_too(place: Place, user: User) -> None:
+    async with guarded() as other, client(place, user) as one:
+        for location in (
+            other.url.removeprefix("http:"),
+            "\\\\" + other.url.removeprefix("http://"),
+            other.url.upper(),
+        ):
+            place.says["/mcp"] = lambda asked, to=location: Said(307, None, {"location": to})
+            with pytest.raises(HttpError):
+                await one.ping()
+        assert not other.asked
+        del place.says["/mcp"]
+
+
 @pytest.mark.parametrize("path", ["/token", "/register"])
 @pytest.mark.parametrize("status", [302, 307, 308])
 async def test_credentials_are_not_redirected(place: Place, user: User, path: str, status: int) -> None:
