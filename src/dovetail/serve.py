@@ -224,7 +224,7 @@ def _reloading(transport: str, options: dict[str, Any]) -> bool:
 
 def run_stdio(server: Server) -> None:
     """Serve this process's standard streams until the client closes them or a signal comes."""
-    if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stdin is not None and sys.stdin.isatty():
         sys.stderr.write(
             f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
         )

@@ -32,7 +32,7 @@ def test_a_context_tells_about_the_call() -> None:
     ctx = context(exchange)
     assert (ctx.request_id, ctx.revision, ctx.principal) == ("x", NEWEST, "alice")
     assert (ctx.client, ctx.capabilities) == (caller.client, caller.capabilities)
-    assert (ctx.meta, ctx.headers, ctx.lifespan) == ({"com.example/a": 1}, {b"host": b"h"}, {"db": 1})
+    assert (ctx.meta, ctx.headers, ctx.lifespan) == ({"com.example/a": 1}, {"host": "h"}, {"db": 1})
     assert (ctx.answers, ctx.request_state) == ({}, None)
 
 

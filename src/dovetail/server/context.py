@@ -4,7 +4,7 @@ It speaks to the caller (progress, log messages, questions) and tells about the 
 era or the transport.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingCapability
@@ -28,6 +28,24 @@ if TYPE_CHECKING:
     State = TypeVarWithDefault("State", default=Any)  # so that a plain `Context` is complete to a type checker
 else:
     State = TypeVar("State")
+
+
+class Headers(Mapping[str, str]):
+    """HTTP headers as text."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Mapping[bytes, bytes]) -> None:
+        self._raw = raw  # names in lower case
+
+    def __getitem__(self, name: str) -> str:
+        return self._raw[name.lower().encode()].decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 class Context(Generic[State]):
@@ -73,9 +91,9 @@ class Context(Generic[State]):
         return self.exchange.meta
 
     @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """The HTTP headers, lower-case names; empty on other transports."""
-        return self.exchange.headers or {}
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers of the request, in any spelling of their names; empty on other transports."""
+        return Headers(self.exchange.headers or {})
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""

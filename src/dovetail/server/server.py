@@ -630,5 +630,7 @@ def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lif
         return {"": cache}
     known = [name for name, row in METHODS.items() if row.cacheable]
     if unknown := [name for name in cache or () if name and name not in known]:
-        raise ValueError(f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}")
+        raise ValueError(
+            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
+        )
     return {"": Lifetime()} | dict(cache or {})
