@@ -96,15 +96,9 @@ def admitted(access: Access, name: str, principal: Principal | None) -> bool:
 def _both(one: Access | None, other: Access) -> Access:
     if one is None:
         return other
-    first, second = one.visible, other.visible
-    if first is None or second is None:
-        visible = first or second
-    else:
-
-        def visible(principal: Principal | None) -> bool:
-            return first(principal) and second(principal)
-
-    return Access(tuple(dict.fromkeys((*one.scopes, *other.scopes))), visible)
+    rules = [rule for rule in (one.visible, other.visible) if rule is not None]
+    scopes = tuple(dict.fromkeys((*one.scopes, *other.scopes)))
+    return Access(scopes, (lambda principal: all(rule(principal) for rule in rules)) if rules else None)
 
 
 def _visible(access: Access, name: str, principal: Principal | None) -> bool:
