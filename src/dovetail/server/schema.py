@@ -232,7 +232,9 @@ def _not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
         value.close()  # or Python complains of it once more, later and elsewhere
-    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
+    return (
+        f"`{name}` was not awaited: write `await` before it, in an `async def`; in a plain function, Context.wait(...)"
+    )
 
 
 def is_table(kind: Any) -> bool:
