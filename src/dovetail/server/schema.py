@@ -247,7 +247,7 @@ def _rows(value: Any) -> Any:
     if type(value).__name__ == "DataFrame":
         written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
         return msgspec.json.decode(written)  # their own writers say null for what is missing
-    for name in ("tolist", "to_list"):
+    for name in ("tolist", "to_list", "isoformat"):  # the last for a moment, which is a datetime with more to it
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
