@@ -85,8 +85,6 @@ class Offers:
             from dovetail.protocol.profiles import fitted
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
-        if self._shelf is not None:
-            tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool, access)
 
     def remove_tool(self, name: str) -> None:
@@ -238,7 +236,7 @@ class Offers:
         from dovetail.server.offload import TEMPLATE, Shelf
 
         shelf = Shelf(policy)
-        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
         return shelf
 
     def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:

@@ -22,8 +22,9 @@ from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
 
-_PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
-_ECHO: Final = re.compile(r"Invalid (?:enum )?value (?=['\"\d-])")
+# Compiled by the first argument that does not fit.
+_PLACE: Final = r" - at (`key` in )?`\$([^`]*)`$"
+_ECHO: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
 _TABLES: Final = frozenset(("pandas", "polars", "numpy"))
 _MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
 UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
@@ -157,10 +158,10 @@ def is_path(kind: Any) -> bool:
 def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
     """One line: where and why. Never the value, which may be long or secret."""
     text = str(exc)
-    place = _PLACE.search(text)
+    place = re.search(_PLACE, text)
     why = text[: place.start()] if place else text
     path = place[2] if place else ""
-    if _ECHO.match(why):
+    if re.match(_ECHO, why):
         listed = ", ".join(f"`{option}`" for option in options)
         why = f"expected one of {listed}" if listed and not path else "not one of the allowed values"
     why = clip(why[:1].lower() + why[1:], MAX_REASON)

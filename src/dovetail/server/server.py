@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -145,7 +146,7 @@ class Server(Offers):
         self._work: dict[str, Call] = {
             "server/discover": self._discover,
             "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
+            "tools/call": self._call_tool if self._shelf is None else self._call_and_keep,
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
@@ -374,6 +375,14 @@ class Server(Offers):
             exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
+    async def _call_and_keep(self, exchange: Exchange) -> Result:
+        """A call whose result may be too large to travel."""
+        result = await self._call_tool(exchange)
+        assert self._shelf is not None
+        tool = self._tools.get(exchange.params["name"])
+        published = tool is None or tool.output.schema is not None
+        return self._shelf.lighten(result, exchange.caller.principal, published=published)
+
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
         """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
         params = exchange.params
@@ -571,6 +580,7 @@ class Server(Offers):
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
         self._mailboxes.add(box)
+        lapse = _at_its_end(exchange.caller.principal, box.close)
         try:
             await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
             while (news := await box.take()) is not None:
@@ -579,6 +589,8 @@ class Server(Offers):
         finally:
             stop()
             self._mailboxes.discard(box)
+            if lapse is not None:
+                lapse.cancel()
         return ListenResult(meta=meta)
 
     def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
@@ -611,6 +623,12 @@ class Server(Offers):
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
+
+
+def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
+    """Act when the caller has to prove itself anew."""
+    lasts = None if principal is None else principal.lasts(time.time())
+    return None if lasts is None else asyncio.get_running_loop().call_later(lasts, act)
 
 
 def _now() -> float:
