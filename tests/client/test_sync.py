@@ -160,7 +160,7 @@ import os
 from dovetail import Server, SyncClient
 app = Server("forked")
 @app.tool
-async def one() -> int: return 1
+FUNCTION one() -> int: return 1
 with SyncClient(app) as client:
     assert client.call("one") == 1
 pid = os.fork()
@@ -173,8 +173,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
-def test_a_forked_process_has_a_loop_of_its_own() -> None:
-    assert run(FORKED).strip() == "1"
+@pytest.mark.parametrize("function", ["def", "async def"])
+def test_a_forked_process_has_a_loop_and_threads_of_its_own(function: str) -> None:
+    assert run(FORKED.replace("FUNCTION", function)).strip() == "1"
 
 
 KEPT = """

@@ -64,13 +64,34 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     error = await opened(http(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
     assert (error.status, error.challenge) == (401, challenge)
-    assert error.hint is not None
+    assert error.hint == 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
 
 
 async def test_a_server_that_refuses_who_asks() -> None:
     error = await opened(http(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)
     assert error.status == 403
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "kind", "told"),
+    [
+        (401, 'Bearer error="invalid_token", error_description="it has expired"', NeedsLogin, "expired"),
+        (401, 'Bearer error="invalid_token"', NeedsLogin, "does not take these credentials: invalid_token"),
+        (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "lack the scope a b"),
+        (403, 'Bearer error="insufficient_scope"', Forbidden, "lack the scope this takes"),
+        (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "this caller: not you"),
+    ],
+)
+async def test_what_is_said_of_the_credentials_is_told(
+    status: int, challenge: str, kind: type[MCPError], told: str
+) -> None:
+    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"x"}}' if "insufficient" in challenge else b""
+    error = await opened(http(body, status=status, kind="application/json", www_authenticate=challenge))
+    assert type(error) is kind
+    assert told in str(error)
+    assert (error.status, error.challenge) == (status, challenge)
+    assert error.hint is not None
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
@@ -336,3 +357,17 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(one.close(), 0.05)
         assert not [task for task in asyncio.all_tasks() if "_hear" in repr(task)]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
+    error = await opened(http(b"<html>moved</html>", status=status, kind="text/html"))
+    assert f"status {status}, a redirect that does not say where to" in str(error)
+    assert "down to the last slash" in (error.hint or "")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: int) -> None:
+    error = await opened(http(b"", status=status, location="/mcp/"))
+    assert (error.status, "a redirect to /mcp/" in str(error)) == (status, True)
+    assert "use that URL" in (error.hint or "")

@@ -1,4 +1,4 @@
-"""What a flow wishes, granted: HTTP calls, the clock, a browser and the way back from it; for the time of one flow."""
+"""Attended: a flow with its user at hand. HTTP calls, the clock, a browser and the way back from it, for one login."""
 
 import asyncio
 import inspect
@@ -26,8 +26,8 @@ class NobodyCame(LoginFailed):
     """The browser was not sent back in time."""
 
 
-class Errand:
-    """What a flow wishes, granted: for the time of one flow."""
+class Attended:
+    """Grants what a flow wishes, for the time of one flow."""
 
     def __init__(self, settings: Settings, web: Web) -> None:
         self._settings = settings
@@ -92,9 +92,7 @@ class Errand:
         shown = code.complete if code.complete is not None and presentable(code.complete) else code.url
         if not presentable(shown):
             raise LoginFailed("the address to enter the code at is not one a browser should open")
-        if settings.show is None:
-            raise LoginFailed("nobody can be shown the code").at(hint="pass show= to DeviceLogin")
-        await given(settings.show, shown, code.code)
+        await given(settings.show or _tell, shown, code.code)
 
 
 def _pasted(url: str) -> dict[str, str]:
@@ -107,6 +105,10 @@ def _pasted(url: str) -> dict[str, str]:
 def _open(url: str) -> None:
     if not webbrowser.open(url):
         log.warning("no browser could be opened; open this address yourself: %s", url)
+
+
+def _tell(url: str, code: str) -> None:
+    log.warning("to log in, open %s and enter the code %s", url, code)
 
 
 async def given(value: Any, *args: Any) -> Any:
