@@ -40,7 +40,8 @@ def write(path: Path, content: str) -> Path:
 def test_dialects(tmp_path: Path, place: str, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     write(tmp_path / place, content)
-    ((entry,), problems) = read_known(home=tmp_path, here=tmp_path)[0][:1], read_known(home=tmp_path, here=tmp_path)[1]
+    entries, problems = read_known(home=tmp_path, here=tmp_path)
+    entry = entries[0]
     assert not problems
     assert entry.name == "time"
     assert entry.spelled() == "uvx mcp-server-time"
@@ -73,4 +74,27 @@ def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
 
 
 def test_references() -> None:
-    assert resolve("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
+    assert resolve("${A}-${B:-b}-${env:A}-$A-{env:A}", {"A": "a"}) == "a-b-a-$A-a"
+    assert resolve("${workspaceFolder}/x", {}) == f"{Path.cwd()}/x"
+    with pytest.raises(KeyError, match="input:key"):
+        resolve("${input:key}", {"key": "a"})
+
+
+def test_what_codex_takes_from_variables(tmp_path: Path) -> None:
+    text = (
+        '[mcp_servers.a]\nurl = "https://x"\nbearer_token_env_var = "T"\nenv_http_headers = { X = "H" }\n'
+        '[mcp_servers.b]\ncommand = "c"\nenv_vars = ["T"]\n'
+    )
+    entries, _ = read_file(write(tmp_path / "config.toml", text))
+    known = {"T": "t", "H": "h"}
+    assert entries[0].target(known)["headers"] == {"X": "h", "Authorization": "Bearer t"}
+    assert entries[1].target(known)["env"] == {"T": "t"}
+
+
+def test_what_claude_code_keeps_for_a_folder(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    projects = {str(here): {"mcpServers": {"mine": STDIO}}, str(there): {"mcpServers": {"other": STDIO}}}
+    write(tmp_path / ".claude.json", json.dumps({"mcpServers": {"all": STDIO}, "projects": projects}))
+    entries, problems = read_known(home=tmp_path, here=here)
+    assert [one.name for one in entries] == ["all", "mine"]
+    assert not problems

@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command("login")
-@options()
+@options(talk=("json",))
 @click.option("--client-id", help="The client you registered.")
 @click.option("--client-secret", envvar="DOVETAIL_CLIENT_SECRET", help="Its secret; or set DOVETAIL_CLIENT_SECRET.")
 @click.option("--scope", "scopes", multiple=True, help="Asked for besides those the server names.")
@@ -64,7 +64,7 @@ def login(
 
 
 @command.command("status")
-@options()
+@options(talk=("json",))
 @click.pass_context
 def status(ctx: click.Context, **given: Any) -> int:
     """Show the login kept for a server, or all of them; exits with 4 if there is none that can be used.
@@ -89,7 +89,7 @@ def status(ctx: click.Context, **given: Any) -> int:
 
 
 @command.command("logout")
-@options()
+@options(talk=("json",))
 @click.pass_context
 def logout(ctx: click.Context, **given: Any) -> int:
     """Forget the login kept for a server, and tell its authorization server, if that wants to know.

@@ -11,7 +11,7 @@ from dovetail.cli.targets import asked, client_options, options
 
 
 @click.command("run")
-@options()
+@options(talk=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--sse", is_flag=True, help="Serve over HTTP, and name the address for clients of 2024.")
 @click.option("--host", default="127.0.0.1", show_default=True)

@@ -58,21 +58,30 @@ class Problem(Struct, frozen=True):
     text: str
 
 
-_REFERENCE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
+_REFERENCE: Final = re.compile(rf"\$\{{(?:env:)?((?:input:)?{_NAME})(?::-([^}}]*))?\}}|\{{env:({_NAME})\}}")
 
 
 def resolve(text: str, environ: Mapping[str, str]) -> str:
-    """A text with `${NAME}`, `${NAME:-default}` and `${env:NAME}` replaced."""
+    """A text with `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `{env:NAME}` replaced; KeyError names what is not set.
+
+    What a host would ask its user for (`${input:NAME}`) is not set here.
+    """
 
     def value(found: "re.Match[str]") -> str:
-        name, default = found[1], found[2]
+        name, default = found[1] or found[3], found[2]
         if name in environ:
             return environ[name]
+        if name in _PLACES:
+            return str(_PLACES[name]())
         if default is None:
             raise KeyError(name)
         return default
 
     return _REFERENCE.sub(value, text)
+
+
+_PLACES: Final = {"workspaceFolder": Path.cwd, "userHome": Path.home}  # what editors know by themselves
 
 
 def known_files(home: Path | None = None, here: Path | None = None) -> Iterator[tuple[str, Path]]:
@@ -107,21 +116,21 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
     problems: list[Problem] = []
     for source, path in known_files(home, here):
         if path.is_file():
-            found, wrong = read_file(path, source)
+            found, wrong = read_file(path, source, here)
             entries += found
             problems += wrong
     return entries, problems
 
 
-def read_file(path: Path, source: str = "mcp.json") -> tuple[list[Entry], list[Problem]]:
-    """The servers of one file, whatever its dialect."""
+def read_file(path: Path, source: str = "mcp.json", here: Path | None = None) -> tuple[list[Entry], list[Problem]]:
+    """The servers of one file, whatever its dialect; of those kept for one folder only, the ones of `here`."""
     try:
         document = parse(path.read_text(encoding="utf-8"), path.suffix)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}")]
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for name, entry in _servers(document).items():
+    for name, entry in (_servers(document) | _of_folder(document, here or Path.cwd())).items():
         try:
             entries.append(_entry(str(name), entry, source, path))
         except ValueError as exc:
@@ -167,6 +176,12 @@ def _servers(document: Any) -> dict[Any, Any]:
     return {}
 
 
+def _of_folder(document: Any, here: Path) -> dict[Any, Any]:
+    """What Claude Code keeps for one folder within the user's file."""
+    projects: Any = document.get("projects") if isinstance(document, dict) else None
+    return _servers(projects.get(str(here))) if isinstance(projects, dict) else {}
+
+
 def _entry(name: str, given: Any, source: str, path: Path) -> Entry:
     if not isinstance(given, dict):
         raise ValueError("must be an object")
@@ -183,13 +198,25 @@ def _entry(name: str, given: Any, source: str, path: Path) -> Entry:
         path=path,
         command=command if isinstance(command, str) else None,
         args=[str(word) for word in args],
-        env=_texts(entry.get("env") or entry.get("environment") or entry.get("envs")),
+        env=_passed(entry.get("env_vars")) | _texts(entry.get("env") or entry.get("environment") or entry.get("envs")),
         cwd=entry.get("cwd"),
         url=url if isinstance(url, str) and not isinstance(command, str) else None,
-        headers=_texts(entry.get("headers") or entry.get("http_headers")),
+        headers=_texts(entry.get("headers") or entry.get("http_headers")) | _from_variables(entry),
         enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
     )
 
 
 def _texts(given: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _passed(names: Any) -> dict[str, str]:
+    """Variables of the user's that Codex passes on by their names."""
+    return {str(name): f"${{{name}}}" for name in names} if isinstance(names, list) else {}
+
+
+def _from_variables(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Headers that Codex makes of variables."""
+    headers = {name: f"${{{variable}}}" for name, variable in _texts(entry.get("env_http_headers")).items()}
+    token = entry.get("bearer_token_env_var")
+    return headers | ({"Authorization": f"Bearer ${{{token}}}"} if isinstance(token, str) else {})
