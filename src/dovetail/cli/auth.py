@@ -8,9 +8,8 @@ import click
 
 from dovetail.auth.login import Login
 from dovetail.cli import exits, logins, text
-from dovetail.cli.speaking import finished
+from dovetail.cli.speaking import client_for, finished
 from dovetail.cli.targets import Asked, asked, client_options, options, url_of
-from dovetail.connect import Client
 from dovetail.login.stores import FileStore
 
 
@@ -53,7 +52,7 @@ def login(
 
     async def run() -> None:
         FileStore().delete(url)
-        async with Client(url, **client_options(line, url) | {"auth": wish}):
+        async with client_for(url, client_options(line, url) | {"auth": wish}):
             pass
 
     code = finished(run, line.json)

@@ -62,7 +62,9 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print one JSON document."),
     "revision": click.option("--revision", help="Insist on a revision of the protocol."),
     "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
-    "timeout": click.option("--timeout", type=float, help="Seconds to wait for an answer."),
+    "timeout": click.option(
+        "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds to wait, for the start and for an answer."
+    ),
     "answers": click.option(
         "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
     ),
@@ -163,7 +165,10 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
     if not given.command:
         made["name"] = given.module or given.words[0]
     if given.timeout is not None:
-        made["timeouts"] = Timeouts(call=given.timeout, read=given.timeout)
+        seconds = given.timeout
+        made["timeouts"] = Timeouts(
+            initialize=seconds, call=seconds, read=seconds, total=max(seconds, Timeouts().total)
+        )
     if given.headers:
         made["headers"] = pairs(given.headers, ":", "--header")
     if (auth := _auth(given, target)) is not None:

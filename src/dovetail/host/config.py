@@ -63,9 +63,9 @@ _REFERENCE: Final = re.compile(rf"\$\{{(?:env:)?((?:input:)?{_NAME})(?::-([^}}]*
 
 
 def resolve(text: str, environ: Mapping[str, str]) -> str:
-    """A text with `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `{env:NAME}` replaced; KeyError names what is not set.
+    """A text with `${NAME}`, `${NAME:-default}`, `${env:NAME}` and `{env:NAME}` replaced.
 
-    What a host would ask its user for (`${input:NAME}`) is not set here.
+    KeyError names what is not set; what a host would ask its user for (`${input:NAME}`) never is.
     """
 
     def value(found: "re.Match[str]") -> str:
