@@ -20,7 +20,7 @@ from dovetail.client.opening import Identity, Opening
 from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
 from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
@@ -339,6 +339,8 @@ class Client:
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
         result = await self.call_tool(tool, arguments)
+        if result.is_error and (missing := says_unknown(result, tool)) is not None:
+            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
         known = self._requesting.tools.get(tool)
         wraps = not self._requesting.stateless or (known is not None and known.wraps)
         try:
@@ -478,17 +480,25 @@ class Client:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> Listening:
-        """Hear of changes: of the lists, and of the resources at these URIs.
+        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
+        name nothing, or only what you do not want.
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
+        found = [uris] if isinstance(uris, str) else [*uris]
+        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
         wanted = SubscriptionFilter(
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-            resource_subscriptions=[*uris] or None,
+            tools_list_changed=others if tools is None else tools,
+            prompts_list_changed=others if prompts is None else prompts,
+            resources_list_changed=others if resources is None else resources,
+            resource_subscriptions=found or None,
         )
         return Listening(
             self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
