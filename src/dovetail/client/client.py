@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
+from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -31,8 +31,15 @@ from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    RootsCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -381,9 +388,10 @@ class Client:
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
-        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
+        wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _options(timeout, total, progress, await self._declaring(meta), retry)
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -398,9 +406,20 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        options = _options(timeout, total, progress, meta, None)
+        options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What goes with a request whose questions come back: if nobody else answers, whoever asked can be asked all."""
+        await self._here(self._keeper.ready)
+        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+            return meta
+        given = self._identity.capabilities
+        told = replace(
+            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        )
+        return {CLIENT_CAPABILITIES: told, **(meta or {})}
 
     # Resources
 
