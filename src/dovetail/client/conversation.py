@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
-from dovetail.client.clock import Clock, Clocks, Progress
+from dovetail.client.clock import Clock, Clocks
 from dovetail.client.mailbox import Mailbox
 from dovetail.errors import (
     AnswerError,
@@ -57,6 +57,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
     ) -> None:
         self.channel = channel
@@ -74,6 +75,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
@@ -87,10 +89,8 @@ class Conversation:
         self,
         method: str,
         params: Any,
+        clock: Clock,
         *,
-        idle: float,
-        total: float,
-        progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
     ) -> Any:
@@ -107,7 +107,7 @@ class Conversation:
             speaker.stateless,
             params,
         )
-        return await self.exchange(request, Clock(idle, total, progress))
+        return await self.exchange(request, clock)
 
     def next_id(self) -> int:
         """An id for a request made elsewhere."""
@@ -268,12 +268,16 @@ class Conversation:
         """A user is being asked something: no limit of time counts."""
         self._held += 1
         self._clocks.pause()
+        if self._waiting is not None:
+            self._waiting.pause()
 
     def go_on(self) -> None:
         """The user has answered."""
         self._held -= 1
         if self._held == 0:
             self._clocks.resume()
+            if self._waiting is not None:
+                self._waiting.resume()
 
     async def _answer(self, id: Id, method: str, params: Any) -> None:
         self.hold()

@@ -42,7 +42,7 @@ class LineCaller(Talking, asyncio.Protocol):
         """Bytes came in."""
         for line in self._framer.feed(data):
             if line is None:
-                self.skipped(f"a line of more than {self._framer.limit} bytes")
+                self.skipped(f"a line of more than {self._framer.limit} bytes", self._framer.skipped)
             else:
                 self.take(line)
 

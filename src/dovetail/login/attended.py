@@ -1,4 +1,4 @@
-"""What a flow wishes, granted: HTTP calls, the clock, a browser and the way back from it; for the time of one flow."""
+"""Attended: a flow with its user at hand. HTTP calls, the clock, a browser and the way back from it, for one login."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ class NobodyCame(LoginFailed):
     """The browser was not sent back in time."""
 
 
-class Errand:
-    """What a flow wishes, granted: for the time of one flow."""
+class Attended:
+    """Grants what a flow wishes, for the time of one flow."""
 
     def __init__(self, settings: Settings, web: Web) -> None:
         self._settings = settings
@@ -108,8 +108,8 @@ def _pasted(url: str) -> dict[str, str]:
         found = {}
     if not found:
         raise LoginFailed(f"what was pasted is not the address the browser ended up at: {clip(url.strip())!r}").at(
-            hint="after the login the browser shows an address with code= and state= in it, often on a page that fails to "
-            "load: copy all of it"
+            hint="after the login the browser shows an address with code= and state= in it, often on a page that fails "
+            "to load: copy all of it"
         )
     return found
 

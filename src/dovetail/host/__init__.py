@@ -1,0 +1,1 @@
+"""Many servers, one user: configuration, and, later, supervision, policy and consent."""
