@@ -327,7 +327,7 @@ def _entry(
 
 
 class SyncClient(sync.SyncClient):
-    """The caller's side of one server, for code that does not await; target and options are those of `Client`."""
+    """The caller's side of one server, for code that does not await; all else is as with `Client`."""
 
     def __init__(self, target: Target, **options: Any) -> None:
         super().__init__(Client(target, **options))

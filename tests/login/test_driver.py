@@ -2,6 +2,10 @@
 
 import asyncio
 import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -610,6 +614,61 @@ async def test_paste(place: Place) -> None:
         await one.ping()
     assert len(asked) == 1
     assert "redirect_uri=http%3A%2F%2F127.0.0.1%3A8765%2Fcallback" in asked[0]
+
+
+PASTING = {
+    "Client": """
+import asyncio, sys
+from dovetail import Client, OAuth
+async def main():
+    async with Client(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+        pass
+asyncio.run(main())
+""",
+    "SyncClient": """
+import sys
+from dovetail import OAuth, SyncClient
+with SyncClient(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+    pass
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of our own")
+@pytest.mark.parametrize("way", ["terminal", "pipe"])
+@pytest.mark.parametrize("kind", PASTING)
+async def test_an_interrupt_ends_a_login_that_waits_for_a_paste(place: Place, kind: str, way: str) -> None:
+    ours, theirs = os.openpty() if way == "terminal" else os.pipe()[::-1]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PASTING[kind], place.url, stdin=theirs, stdout=PIPE, stderr=PIPE
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            await process.stdout.readuntil(b"/authorize?")
+            process.send_signal(signal.SIGINT)
+            _, words = await process.communicate()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert words.strip().endswith(b"KeyboardInterrupt")
+    assert b"Fatal" not in words
+    assert b"never retrieved" not in words
+    assert place.count("/token") == 0
+
+
+async def test_the_end_of_input_gives_a_login_up(place: Place) -> None:
+    def paste(url: str) -> str:
+        raise EOFError
+
+    with pytest.raises(LoginFailed, match="nothing was pasted: the login was given up"):
+        await Client(place.url, auth=OAuth(paste=paste, store="memory")).connect()
+
+
+async def test_what_should_have_been_pasted_is_explained(place: Place) -> None:
+    with pytest.raises(LoginFailed, match="'nonsense'") as caught:
+        await Client(place.url, auth=OAuth(paste=lambda _: "nonsense", store="memory")).connect()
+    assert "code= and state=" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client.scripted import ACCEPTED, REFUSED, Scripted, Told, reply, result, scripted
 from dovetail import (
     CannotConnect,
     Client,
@@ -371,3 +372,20 @@ async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: in
     error = await opened(http(b"", status=status, location="/mcp/"))
     assert (error.status, "a redirect to /mcp/" in str(error)) == (status, True)
     assert "use that URL" in (error.hint or "")
+
+
+async def test_how_long_leaving_may_take_is_an_option() -> None:
+    async def answer(_: Scripted, told: Told) -> bytes:
+        if told.verb == "DELETE":
+            await asyncio.Event().wait()
+        if told.verb != "POST" or "id" not in told.message:
+            return ACCEPTED if told.verb == "POST" else REFUSED
+        found = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
+        return reply(result(told, **found)).replace(b"\r\n\r\n", b"\r\nmcp-session-id: s\r\n\r\n", 1)
+
+    async with scripted(answer) as server:
+        one = Client(server.url, era="handshake", timeouts=Timeouts(close=0.01))
+        await one.connect()
+        async with asyncio.timeout(1.5):
+            await one.close()
+        assert server.told[-1].verb == "DELETE"

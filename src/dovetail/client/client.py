@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
+from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Clock, Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -20,7 +20,7 @@ from dovetail.client.opening import Identity, Opening
 from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, RequestTimeout, ResultError
 from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
@@ -31,8 +31,15 @@ from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    RootsCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -358,6 +365,8 @@ class Client:
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
         result = await self.call_tool(tool, arguments)
+        if result.is_error and (missing := says_unknown(result, tool)) is not None:
+            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
         known = self._requesting.tools.get(tool)
         wraps = not self._requesting.stateless or (known is not None and known.wraps)
         try:
@@ -398,9 +407,10 @@ class Client:
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
-        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
+        wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _options(timeout, total, progress, await self._declaring(meta), retry)
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -415,9 +425,20 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        options = _options(timeout, total, progress, meta, None)
+        options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What goes with a request whose questions come back: with no handlers, all may be asked."""
+        await self._here(self._keeper.ready)
+        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+            return meta
+        given = self._identity.capabilities
+        told = replace(
+            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        )
+        return {CLIENT_CAPABILITIES: told, **(meta or {})}
 
     # Resources
 
@@ -497,17 +518,25 @@ class Client:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> Listening:
-        """Hear of changes: of the lists, and of the resources at these URIs.
+        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
+        name nothing, or only what you do not want.
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
+        found = [uris] if isinstance(uris, str) else [*uris]
+        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
         wanted = SubscriptionFilter(
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-            resource_subscriptions=[*uris] or None,
+            tools_list_changed=others if tools is None else tools,
+            prompts_list_changed=others if prompts is None else prompts,
+            resources_list_changed=others if resources is None else resources,
+            resource_subscriptions=found or None,
         )
         return Listening(
             self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard

@@ -267,9 +267,14 @@ class SyncClient:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> SyncListening:
-        """Hear of changes: `for change in client.listen(...)`."""
+        """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
         return SyncListening(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe(self, uri: str) -> None:

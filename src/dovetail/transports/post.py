@@ -35,7 +35,6 @@ _CONTENT: Final = (b"content-type", JSON)
 _SESSION_GONE: Final = re.compile(
     r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
 )
-_LEAVING: Final = 2.0  # for the server to hear that a session ends
 
 
 class Post:
@@ -54,6 +53,7 @@ class Post:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: TransportError | None = None
         self._patience = timeouts.probe
+        self._leaving = timeouts.close
         self._hearing = (
             asyncio.Event()
         )  # set when the stream for what the server says unasked is open, or never will be
@@ -282,7 +282,7 @@ class Post:
                 self._ended = Disconnected("the client was closed")
                 if self._session is not None:
                     with contextlib.suppress(MCPError, TimeoutError):
-                        async with asyncio.timeout(_LEAVING):
+                        async with asyncio.timeout(self._leaving):
                             (await self._door.send("DELETE", [_BOTH, *self._own])).close()
         finally:  # also when whoever closes it does not wait for the server
             for task in tuple(self._tasks):
