@@ -1,6 +1,7 @@
 """One login and one renewal for all who wait; what is refused, cancelled, closed or broken on the way."""
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -25,9 +26,10 @@ from dovetail import (
     Timeouts,
 )
 from dovetail.auth.login import Login
+from dovetail.login.driver import Driver, driver_for
 from dovetail.login.stores import FileStore, MemoryStore
-from dovetail.transports.door import Door
-from login.place import Asked, Place, Said, User, client, guarded, oauth, until
+from dovetail.transports.door import Door, fetcher
+from login.place import PATIENCE, Asked, Place, Said, User, client, guarded, oauth, until
 
 # Logging in
 
@@ -747,3 +749,49 @@ async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> No
 async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
     with pytest.raises(ValueError, match="leave Authorization out of headers="):
         Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)
+
+
+# The end of a login
+
+
+def driver(place: Place, user: User, tmp_path: Path) -> Driver:
+    make = functools.partial(fetcher, None, None, True, None, PATIENCE)
+    return driver_for(place.url, oauth(user, store=tmp_path), make)
+
+
+async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(200)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert await driver(place, user, tmp_path).log_out()
+    (revoked,) = [one.form for one in place.asked if one.path == "/revoke"]
+    assert revoked["token"] in place.refreshable
+    assert revoked["client_id"]
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_forgotten_also_where_nobody_is_told(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(500)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_not_forgotten_while_it_is_renewed(place: Place, user: User, tmp_path: Path) -> None:
+    async with client(place, user, store=tmp_path):
+        pass
+    store = FileStore(tmp_path)
+    async with store.lock(place.url):
+        leaving = asyncio.create_task(driver(place, user, tmp_path).log_out())
+        await asyncio.sleep(0.1)
+        assert store.get(place.url) is not None
+    await leaving
+    assert store.get(place.url) is None
