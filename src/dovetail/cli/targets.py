@@ -68,13 +68,12 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 def options(*words: str) -> Callable[[F], F]:
     """The arguments of a command, and the options of every command that speaks to a server."""
-    from dovetail.cli.completing import complete_words
 
     def decorate(function: F) -> F:
         for option in reversed(_OPTIONS):
             function = option(function)
         shown = " ".join(("[TARGET]", *words))
-        return click.argument("words", nargs=-1, metavar=shown, shell_complete=complete_words)(function)
+        return click.argument("words", nargs=-1, metavar=shown)(function)
 
     return decorate
 
