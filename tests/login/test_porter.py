@@ -143,6 +143,23 @@ async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str,
     assert told == f"https://x.example{metadata}{WELL_KNOWN}/mcp"
 
 
+@pytest.mark.parametrize("public_url", [None, "https://files.example/base/mcp"])
+async def test_beside_another_application_the_metadata_is_the_servers(public_url: str | None) -> None:
+    """Whoever has the other paths knows nothing of it, and without it nobody finds out where to log in."""
+
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    endpoint = guarded().asgi(otherwise=other, public_url=public_url)
+    host = {} if public_url is None else {"host": "files.example"}
+    for path in (WELL_KNOWN, WELL_KNOWN + "/mcp"):
+        assert (await Visit(endpoint, "GET", path, headers=host).done()).last["resource"] == (public_url or LOCAL)
+    assert (await Visit(endpoint, "GET", WELL_KNOWN + "/other", headers=host).done()).status == 418
+    assert (await Visit(endpoint, "GET", "/.well-known/else", headers=host).done()).status == 418
+    assert (await Visit(endpoint, "GET", "/mcp", headers=host).done()).status == 401
+
+
 async def test_the_audience_is_the_public_address() -> None:
     issuer = Issuer()
     auth = JwtVerifier(issuer=issuer.url, keys=issuer.jwks())

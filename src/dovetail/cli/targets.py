@@ -175,7 +175,8 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 def _auth(given: Asked, target: Any) -> Any:
     url = url_of(target)
-    if url is None and given.auth is None:
+    said = any(one.lower().startswith("authorization:") for one in given.headers)
+    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
         return None
     from dovetail.cli.logins import setting
 

@@ -12,7 +12,7 @@ from dovetail.errors import Denied
 from dovetail.login.unattended import Unattended
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
-from dovetail.transports.request import Request
+from dovetail.transports.request import Request, Scope
 from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
@@ -31,18 +31,21 @@ class Porter:
         self._unattended = Unattended()
         self._told = -_PACE
 
+    def tells(self, path: str, scope: Scope) -> bool:
+        """Whether clients look for the metadata at this path."""
+        root = scope.get("root_path") or ""
+        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in root:
+            return False
+        place = self._place or seen("http", "here", None, root, self._path)  # of which only the path matters
+        return place.describes(path) or place.describes("/" + scope["path"].strip("/"))
+
     def document(self, path: str, request: Request) -> bytes | None:
         """The metadata, at the paths where clients look for it."""
-        scope = request.scope
-        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in (scope.get("root_path") or ""):
-            return None
-        place = self._placed(request)
-        whole = "/" + scope["path"].strip("/")
-        if not (place.describes(path) or place.describes(whole)):
+        if not self.tells(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
-        return encode(self._guard.document(place.resource))
+        return encode(self._guard.document(self._placed(request).resource))
 
     async def identify(self, path: str, request: Request) -> Principal:
         """Who is calling."""
