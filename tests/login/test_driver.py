@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientCredentials, Forbidden, HttpError, LoginFailed, MCPError, NeedsLogin, OAuth, Timeouts
+from dovetail import (
+    Bearer,
+    Client,
+    ClientCredentials,
+    DeviceLogin,
+    Forbidden,
+    HttpError,
+    LoginFailed,
+    MCPError,
+    NeedsLogin,
+    OAuth,
+    Timeouts,
+)
 from dovetail.auth.login import Login
 from dovetail.login.stores import FileStore, MemoryStore
 from dovetail.transports.door import Door
@@ -406,6 +418,20 @@ async def test_a_token_never_goes_to_another_origin(place: Place, user: User, st
         del place.says["/mcp"]
 
 
+async def test_an_address_without_a_scheme_is_another_origin_too(place: Place, user: User) -> None:
+    async with guarded() as other, client(place, user) as one:
+        for location in (
+            other.url.removeprefix("http:"),
+            "\\\\" + other.url.removeprefix("http://"),
+            other.url.upper(),
+        ):
+            place.says["/mcp"] = lambda asked, to=location: Said(307, None, {"location": to})
+            with pytest.raises(HttpError):
+                await one.ping()
+        assert not other.asked
+        del place.says["/mcp"]
+
+
 @pytest.mark.parametrize("path", ["/token", "/register"])
 @pytest.mark.parametrize("status", [302, 307, 308])
 async def test_credentials_are_not_redirected(place: Place, user: User, path: str, status: int) -> None:
@@ -597,8 +623,6 @@ async def test_something_else_pasted(place: Place, pasted: str) -> None:
 
 
 async def test_another_device(place: Place) -> None:
-    from dovetail import DeviceLogin
-
     place.server["device_authorization_endpoint"] = f"{place.origin}/device"
     answers = [Said(400, {"error": "authorization_pending"}), None]
     place.says["/device"] = lambda asked: Said(
@@ -613,10 +637,19 @@ async def test_another_device(place: Place) -> None:
     assert not answers
 
 
+async def test_without_a_way_to_show_it_the_code_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.server["device_authorization_endpoint"] = f"{place.origin}/device"
+    place.says["/device"] = lambda asked: Said(
+        200, {"device_code": "d", "user_code": "AB-12", "verification_uri": f"{place.origin}/enter", "interval": 1}
+    )
+    place.says["/token"] = lambda asked: place.issue(set())
+    async with Client(place.url, auth=DeviceLogin(store="memory")) as one:
+        await one.ping()
+    assert f"to log in, open {place.origin}/enter and enter the code AB-12" in caplog.text
+
+
 @pytest.mark.parametrize("uri", ["javascript:alert(1)", "file:///etc/passwd", "http://evil.example/", 7])
 async def test_another_device_is_not_sent_just_anywhere(place: Place, uri: Any) -> None:
-    from dovetail import DeviceLogin
-
     place.server["device_authorization_endpoint"] = f"{place.origin}/device"
     said = {"device_code": "d", "user_code": "x", "verification_uri": uri, "verification_uri_complete": uri}
     place.says["/device"] = lambda asked: Said(200, said)
@@ -636,7 +669,22 @@ async def test_a_program_logs_in_again_when_its_token_ends(place: Place) -> None
         await one.ping()
 
 
-@pytest.mark.parametrize("auth", [7, "basic", object(), {"token": "x"}])
-async def test_what_is_no_setting_is_refused_at_once(auth: Any) -> None:
-    with pytest.raises(TypeError, match="auth must be"):
+@pytest.mark.parametrize(
+    ("auth", "told"),
+    [
+        (7, "not int"),
+        ("s3cret", r"not another text: a token you have is Bearer\(\.\.\.\)$"),
+        (OAuth, "not the class OAuth itself"),
+        ({"token": "s3cret"}, "not dict"),
+    ],
+)
+async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=f"auth must be 'oauth'.*{told}") as refused:
         Client("http://127.0.0.1:1/mcp", auth=auth)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("auth", ["oauth", Bearer("t")])
+async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
+    with pytest.raises(ValueError, match="leave Authorization out of headers="):
+        Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)

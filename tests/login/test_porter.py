@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from auth.issuing import Issuer, real_time
-from dovetail import Client, Context, Guard, JwtVerifier, NeedsLogin, Principal, Server, StaticTokens
+from dovetail import (
+    AuthorizationServer,
+    Client,
+    Context,
+    Guard,
+    JwtVerifier,
+    NeedsLogin,
+    Principal,
+    Server,
+    StaticTokens,
+)
 from dovetail.auth.challenge import parse
 from login.hosting import running
 from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
@@ -230,8 +240,23 @@ async def test_one_authority_is_enough() -> None:
         guarded().asgi(authenticate=authenticate)
     endpoint = Server("x").asgi(authenticate=authenticate)
     assert (await visit(endpoint, modern("server/discover")).done()).status == 200
-    with pytest.raises(TypeError, match="auth must be"):
-        Server("x", auth="oauth").asgi()
+
+
+async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None:
+    async def authenticate(headers: Any) -> str:
+        return "ada"
+
+    for wrong, told in (
+        ("s3cret", r"not str: a table of tokens is StaticTokens\({token: name}\)"),
+        ({"s3cret": "ada"}, "not dict: a table of tokens is"),
+        (JwtVerifier, "not the class JwtVerifier itself"),
+        (AuthorizationServer(issuer="http://127.0.0.1:1"), r"pass its \.verifier\(\)"),
+        (authenticate, r"a function that identifies callers is asgi\(authenticate=\.\.\.\)"),
+        ([TOKENS, 7], "not int"),
+    ):
+        with pytest.raises(TypeError, match=f"auth must be .*{told}") as refused:
+            Server("x", auth=wrong)
+        assert "s3cret" not in str(refused.value)
 
 
 async def test_a_name_alone_is_a_principal_too() -> None:

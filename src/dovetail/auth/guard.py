@@ -10,12 +10,11 @@ from typing import Any, Final
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
-from dovetail.auth.verify import Verifier, several
+from dovetail.auth.verify import TOKEN, Verifier, several
 from dovetail.errors import Denied
 from dovetail.protocol.principal import Principal
 from dovetail.wire.shape import Struct
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
@@ -57,6 +56,8 @@ class Guard:
     ) -> None:
         if not verifiers:
             raise ValueError("a Guard needs at least one verifier: JwtVerifier(...), IntrospectionVerifier(...)")
+        for one in verifiers:
+            _check_verifier(one)
         self.show_locked = show_locked
         self._verifiers = verifiers
         self._scopes = checked_scopes(scopes)
@@ -96,7 +97,7 @@ class Guard:
         scheme, token = scheme.lower(), token.strip()
         if scheme not in ("bearer", "dpop"):
             raise self._denied(head)
-        if not _TOKEN.fullmatch(token):
+        if not TOKEN.fullmatch(token):
             raise self._denied(head, "invalid_request", "the credentials are malformed", scheme, status=400)
         return scheme, token
 
@@ -164,14 +165,24 @@ def guard_for(auth: Any) -> Guard:
     """The guard an author means: one, a verifier, or several of these."""
     if isinstance(auth, Guard):
         return auth
-    verifiers = list(auth) if isinstance(auth, list | tuple) else [auth]
-    for one in verifiers:
-        if not callable(getattr(one, "verify", None)) or not hasattr(one, "issuer"):
-            raise TypeError(
-                "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
-                f"verifiers, not {type(one).__name__}"
-            )
-    return Guard(*verifiers)
+    return Guard(*auth) if isinstance(auth, list | tuple) else Guard(auth)
+
+
+def _check_verifier(one: Any) -> None:
+    """Whatever looks like a verifier is one; what people give instead is told apart without being shown."""
+    if not isinstance(one, type) and callable(getattr(one, "verify", None)) and hasattr(one, "issuer"):
+        return
+    told = f"the class {one.__name__} itself" if isinstance(one, type) else type(one).__name__
+    if isinstance(one, str | Mapping):
+        told += ": a table of tokens is StaticTokens({token: name})"
+    elif callable(getattr(one, "verifier", None)):
+        told += ": pass its .verifier()"
+    elif callable(one) and not isinstance(one, type):
+        told += ": a function that identifies callers is asgi(authenticate=...)"
+    raise TypeError(
+        "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
+        f"verifiers, not {told}"
+    )
 
 
 def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:

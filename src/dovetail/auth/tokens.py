@@ -10,6 +10,7 @@ from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
 from dovetail.auth.login import EARLY, Login, Registered, Token
+from dovetail.auth.settings import Signer
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
@@ -24,12 +25,16 @@ def request_token(
     fields: Mapping[str, str],
     *,
     key: dict[str, Any] | None = None,
-    assertion: str | None = None,
+    signer: Signer | None = None,
 ) -> Flow[Token]:
-    """A token for this grant; with a DPoP key, one bound to it."""
+    """A token for this grant; with a DPoP key, one bound to it. The signer proves who a client is that has a key."""
     endpoint = server.token_endpoint
     if endpoint is None or not secure(endpoint):
         raise LoginFailed("the authorization server names no token endpoint that is safe to use")
+    assertion = None
+    if client.method == "private_key_jwt" and signer is not None:
+        moment: float = yield Now()
+        assertion = proofs.client_assertion(signer, client.client_id, server.issuer, moment)
     form, headers = prove(client, fields, assertion)
     answer = yield from _send(endpoint, form, headers, key, None)
     nonce = answer.headers.get("dpop-nonce")
@@ -109,7 +114,7 @@ def seconds(said: Any) -> float | None:
     return float(max(0.0, min(said, _LONGEST)))
 
 
-def refresh(login: Login) -> Flow[Login]:
+def refresh(login: Login, signer: Signer | None = None) -> Flow[Login]:
     """The login with a fresh token, or without any if the server wants a new login.
 
     A rotated refresh token replaces the old. A client the server no longer knows is not to be used again.
@@ -119,7 +124,7 @@ def refresh(login: Login) -> Flow[Login]:
         return login
     fields = {"grant_type": "refresh_token", "refresh_token": token.refresh_token, "resource": login.resource}
     try:
-        fresh = yield from request_token(login.server, login.client, fields, key=login.key)
+        fresh = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
     except LoginFailed as exc:
         if exc.reason in FORGOTTEN:
             return replace(login, token=None, client=replace(login.client, refused=True))

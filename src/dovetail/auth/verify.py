@@ -5,6 +5,7 @@ cannot be checked is refused.
 """
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ from dovetail.auth.keys import ASYMMETRIC, Keys
 from dovetail.errors import LoginFailed
 from dovetail.protocol.principal import Principal
 
+TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # RFC 9068, and what came before it
@@ -65,8 +67,13 @@ class JwtVerifier:
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
         leeway: float = 30.0,
     ) -> None:
-        if not issuer:
+        if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a JwtVerifier needs the issuer of its tokens")
+        if jwks_url is None and keys is None and not secure(issuer):
+            raise ValueError(
+                f"issuer must be an https URL, as it stands in the tokens, not {issuer!r}: its keys are found there, "
+                "unless you give jwks_url= or keys="
+            )
         if jwks_url is not None and not secure(jwks_url):
             raise ValueError("jwks_url must be https: whoever can change the keys can make tokens")
         self.issuer = issuer
@@ -217,9 +224,7 @@ class StaticTokens:
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
         # Looked up by digest: how long that takes says nothing about a token.
-        self._known = {
-            _digest(token): who if isinstance(who, Principal) else Principal(who) for token, who in tokens.items()
-        }
+        self._known = {_digest(_shown(token)): _principal(who) for token, who in _table(tokens).items()}
 
     def speaks_of(self, token: str) -> bool:
         """Whether it is one of them."""
@@ -237,6 +242,24 @@ class StaticTokens:
 def several(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """One text or many, as many."""
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _table(tokens: Any) -> Mapping[Any, Any]:
+    if not isinstance(tokens, Mapping):
+        raise TypeError("StaticTokens takes a table: {token: name or Principal(...)}")
+    return tokens
+
+
+def _shown(token: Any) -> str:
+    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+        raise ValueError("a static token must be one that can be shown: letters, digits and -._~+/, with = at its end")
+    return token
+
+
+def _principal(who: Any) -> Principal:
+    if not isinstance(who, str):
+        raise TypeError(f"a static token stands for a name or a Principal(...), not {type(who).__name__}")
+    return who if isinstance(who, Principal) else Principal(who)
 
 
 def _some(found: Keys) -> Keys:

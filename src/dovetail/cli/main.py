@@ -31,6 +31,13 @@ COMMANDS = {
         "doctor": "Look at a server step by step, each failure with its fix.",
         "lint": "Look for what hosts and models may stumble over, and what tools cost.",
     },
+    "Recordings": {
+        "record": "Record what a server offers, and how it answers.",
+        "tap": "Sit between a host and a server, and record what they say.",
+        "replay": "Ask a server again what a recording asked, and compare.",
+        "mock": "Serve a recording as if it were the server.",
+        "diff": "Compare what two servers, or recordings, offer.",
+    },
 }
 NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}
 

@@ -166,7 +166,7 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
     if (auth := _auth(given, target)) is not None:
         made["auth"] = auth
     if given.env:
-        made["env"] = _variables(given.env)
+        made["env"] = variables(given.env)
     if given.cwd is not None:
         made["cwd"] = given.cwd
     if given.verbose and url_of(target) is None:
@@ -183,7 +183,8 @@ def _auth(given: Asked, target: Any) -> Any:
     return setting(given.auth, url or "")
 
 
-def _variables(given: Iterable[str]) -> dict[str, str]:
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """The variables of `--env`, each with a value."""
     found: dict[str, str] = {}
     for word in given:
         name, mark, value = word.partition("=")

@@ -233,7 +233,9 @@ def _not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
         value.close()  # or Python complains of it once more, later and elsewhere
-    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
+    return (
+        f"`{name}` was not awaited: write `await` before it, in an `async def`; in a plain function, Context.wait(...)"
+    )
 
 
 def is_table(kind: Any) -> bool:
@@ -246,7 +248,7 @@ def _rows(value: Any) -> Any:
     if type(value).__name__ == "DataFrame":
         written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
         return msgspec.json.decode(written)  # their own writers say null for what is missing
-    for name in ("tolist", "to_list"):
+    for name in ("tolist", "to_list", "isoformat"):  # the last for a moment, which is a datetime with more to it
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
