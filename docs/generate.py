@@ -108,6 +108,7 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "The host": ("Policy", "rule", "arg"),
     "Guarding a server": (
         "Guard",
         "JwtVerifier",
@@ -176,6 +177,7 @@ GROUPS = {
         "NeedsLogin",
         "Forbidden",
         "LoginFailed",
+        "PolicyError",
         "NotOffered",
         "AnswerError",
         "ResultError",
