@@ -517,6 +517,8 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
     given.args = [one for one in given.args if one.arg not in ("self", "cls")]
+    if given.vararg is not None and given.vararg.arg.startswith("_"):
+        given.vararg = None  # only there to be refused in words
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

@@ -32,7 +32,7 @@ Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
 _DEFAULTS = {"verify": True, "inherit_env": "minimal"}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
+_ADDRESS = re.compile(r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 
 
@@ -268,7 +268,14 @@ def _cut(name: str) -> str:
 
 
 def _script(target: str | Path) -> list[str]:
-    path, text = Path(target), str(target)
+    path, text = Path(target), str(target).strip()
+    if not text or path.is_dir():
+        raise ValueError(f"{clip(text)!r} is a folder, not a server" if text else "the target is empty")
+    if path.suffix == ".json":
+        raise ValueError(
+            f"{clip(text)!r} may list several servers: read it, and give one of its entries, "
+            f"json.load(open({clip(text)!r}))['mcpServers'][name]"
+        )
     interpreter = _INTERPRETERS.get(path.suffix)
     if _ADDRESS.match(text):
         raise ValueError(f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_as_url(text)!r}")
@@ -283,7 +290,8 @@ def _script(target: str | Path) -> list[str]:
 
 
 def _as_url(text: str) -> str:
-    return "http://" + text.partition("://")[2] if "://" in text else "http://" + text
+    scheme, colon, rest = text.partition(":/")
+    return f"{'https' if scheme == 'https' else 'http'}://{rest.lstrip('/')}" if colon else f"http://{text}"
 
 
 def _as_list(text: str) -> list[str]:
@@ -321,7 +329,8 @@ def _entry(
         env = {**(entry.get("env") or {}), **(process["env"] or {})}
         options = process | {"env": env or None, "cwd": process["cwd"] or entry.get("cwd")}
         return _command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
-    raise ValueError("an entry of an mcp.json needs a command or a url")
+    has = ", ".join(clip(str(key)) for key in entry) or "nothing"
+    raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {has}")
 
 
 class SyncClient(sync.SyncClient):

@@ -64,9 +64,12 @@ def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, k
 async def test_what_is_not_there_is_told_with_what_there_is(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
         for ask, listing in (
-            (lambda: client.call("ecko", text="x"), "list_tools() tells what there is"),
-            (lambda: client.get_prompt("paking"), "list_prompts() tells what there is"),
-            (lambda: client.read("page://10"), "list_resources() tells what there is"),
+            (lambda: client.call("ecko", text="x"), "what there is, you learn by list_tools()"),
+            (lambda: client.get_prompt("paking"), "what there is, you learn by list_prompts()"),
+            (
+                lambda: client.read("page://10"),
+                "what there is, you learn by list_resources() and list_resource_templates()",
+            ),
         ):
             with pytest.raises(NotFound) as before:
                 await ask()

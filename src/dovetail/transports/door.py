@@ -156,21 +156,35 @@ async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
     status = reply.status
     text = await body_of(reply, url)
     if status == 401:
-        return _login(NeedsLogin("the server asks for credentials"), reply, "give headers= or auth= with a valid token")
+        asks = NeedsLogin(f"the server asks for credentials (status 401{_quoted(reply, text)})")
+        return _login(asks, reply, "give headers= or auth= with a valid token")
     failure = _failure(text)
     if failure is not None:
         return failure
     if status == 403:
-        return _login(Forbidden("the server refuses these credentials or this caller"), reply, _REFUSED)
+        refuses = Forbidden(f"the server refuses these credentials or this caller (status 403{_quoted(reply, text)})")
+        return _login(refuses, reply, _REFUSED)
     if status < 400:
         return _astray(reply)
-    page = b"html" in media_type(reply.headers.get(b"content-type"))
-    words = clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
-    said = "a web page" if page else repr(words) if words else "nothing"
+    words = _words(text)
+    said = "a web page" if _is_page(reply) else repr(words) if words else "nothing"
     error = HttpError(f"the server answered with status {status} and {said}").at(status=status, hint=_HINTS.get(status))
     error.body = words
     error.retry_after = _seconds(reply.headers.get(b"retry-after"))
     return error
+
+
+def _is_page(reply: Reply) -> bool:
+    return b"html" in media_type(reply.headers.get(b"content-type"))
+
+
+def _words(text: bytes) -> str:
+    return clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
+
+
+def _quoted(reply: Reply, text: bytes) -> str:
+    words = "" if _is_page(reply) else _words(text)
+    return f" and {words!r}" if words else ""
 
 
 def _location(reply: Reply) -> str:
@@ -187,10 +201,13 @@ def _astray(reply: Reply) -> HttpError:
     return error.at(status=reply.status, hint="use that URL if it is the server's; if it is a login page, give auth=")
 
 
+_AWAY: Final = "is the server running, and is that its address?"
+_PLAIN: Final = "it does not answer in TLS: is its address http:// rather than https://?"
 _REFUSED: Final = "check the token's scopes, or the server's allowed hosts and origins"
 _HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",
     405: "is the path right? MCP servers are often at /mcp",
+    429: "these are too many requests for the server; try again later, or less often",
     421: "the server does not know itself by this host name; its allowed_hosts or public_url says which it does",
     500: "look into the server's log",
     502: "is the server behind the proxy running?",
@@ -222,9 +239,7 @@ def told(exc: TransportError, url: str) -> MCPError:
     """A failure of the HTTP client in the client's own words."""
     match exc:
         case Unreachable():
-            return CannotConnect(f"{_address(url)} cannot be reached: {exc.why}").at(
-                hint="is the server running, and is that its address?"
-            )
+            return CannotConnect(exc.why).at(hint=_PLAIN if "wrong version number" in exc.why.lower() else _AWAY)
         case Broken():
             error = Disconnected("the connection was lost before the answer came")
             error.sent = exc.sent
