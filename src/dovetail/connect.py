@@ -31,6 +31,8 @@ from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
 _DEFAULTS = {"verify": True, "inherit_env": "minimal"}
+_EVERYWHERE = ("index", "main", "__main__", "cli")
+_BUILT = ("dist", "build", "src", "lib", "bin", "out")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ADDRESS = re.compile(r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
@@ -178,10 +180,14 @@ def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str,
 
 
 def _check_http(options: dict[str, Any]) -> None:
+    from dovetail.transports.fetch import OWN_HEADERS
+
     expect_texts("headers", options["headers"])
     for name, value in (options["headers"] or {}).items():
         if not _HEADER.fullmatch(name) or not value.isprintable():
             raise ValueError(f"headers= holds {clip(name)!r}, which cannot be sent: a header is one line of text")
+        if name.lower().encode() in OWN_HEADERS:
+            raise ValueError(f"headers= holds {name!r}, which the client writes itself")
     for option in ("ca_file", "cert"):
         given = options[option]
         for file in given if isinstance(given, tuple) else (given,):
@@ -252,10 +258,19 @@ def _short(words: Sequence[str]) -> str:
     shown = [Path(word).name if number == 0 or _is_path(word) else word for number, word in enumerate(words)]
     for number, word in enumerate(shown[1:], 1):
         if Path(word).suffix in _INTERPRETERS:
-            return _cut(shlex.join(shown[number:]))
+            return _cut(shlex.join([_script_name(words[number]), *shown[number + 1 :]]))
         if not word.startswith("-") or word == "-c":
             break
     return _cut(shlex.join(shown))
+
+
+def _script_name(word: str) -> str:
+    """Its file, and if every package has one of that name, whose it is."""
+    path = Path(word)
+    if path.stem not in _EVERYWHERE:
+        return path.name
+    owner = next((one for one in reversed(path.parent.parts) if one not in _BUILT), "")
+    return f"{owner}/{path.name}" if owner.strip("/\\.") else path.name
 
 
 def _is_path(word: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, reached
+from client.world import MODERN, NEWEST_HANDSHAKE, reached, target
 from dovetail import (
     CannotConnect,
     CannotStart,
@@ -106,6 +106,7 @@ async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
         with pytest.raises(RequestTimeout) as loud:
             await client.call_tool("loud", timeout=0.5)
     assert heard == ["old news", "thinking", "hard"]
+    assert "call_tool(..., timeout=seconds) gives it longer" in (quiet.value.hint or "")
     assert quiet.value.stderr is None
     assert loud.value.stderr == "thinking\nhard"
 
@@ -247,6 +248,13 @@ async def test_what_knows_no_way_to_begin_is_doubted() -> None:
     async with on_socket(play) as at:
         with pytest.raises(MCPError, match="is it an MCP server"):
             await Client(at).connect()
+
+
+async def test_a_web_server_is_recognised_behind_a_socket() -> None:
+    async with target("http") as at:
+        with pytest.raises(MCPError, match=r"it wrote 'HTTP/1.1 400 Bad Request', which is no message") as caught:
+            await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeouts=QUICK).connect()
+    assert caught.value.hint == "it speaks HTTP: is its address an http:// one?"
 
 
 async def test_a_port_where_nobody_listens() -> None:

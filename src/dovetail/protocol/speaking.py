@@ -139,10 +139,11 @@ _MISSING: Final = {
 # Where there is no code of its own for it, words tell: those of the specification's examples, and those of other SDKs.
 # spec: tools#error-handling
 _NAMED: Final = {
-    "tools/call": "tool",
-    "prompts/get": "prompt",
-    "resources/read": "resource",
-    "resources/subscribe": "resource",
+    "tools/call": ("tool",),
+    "prompts/get": ("prompt",),
+    "resources/read": ("resource",),
+    "resources/subscribe": ("resource",),
+    "completion/complete": ("prompt", "resource"),
 }
 _SAYS_MISSING: Final = re.compile(
     r"(?:MCP error -?\d+: )?"
@@ -197,7 +198,7 @@ def _hint(method: str, code: int, data: Any) -> str | None:
 def says_missing(method: str, words: str) -> bool:
     """Whether a server's words say that there is no such tool, prompt or resource."""
     said = _SAYS_MISSING.match(words)
-    return said is not None and (said[1] or said[2]).lower() == _NAMED.get(method)
+    return said is not None and (said[1] or said[2]).lower() in _NAMED.get(method, ())
 
 
 def _kind(revision: str | None, method: str, failure: Failure) -> Any:
