@@ -222,6 +222,8 @@ def _limits(kind: type) -> Iterator[list[str]]:
             default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
             meaning = source[member.lineno - 1].partition("  # ")[2]
             yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
+
+
 def commands() -> dict[Path, str]:
     """The pages of the command line: each with its help, the first with all commands and what exits mean."""
     folder = DOCS / "commands"
@@ -550,6 +552,8 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
     given.args = [one for one in given.args if one.arg not in ("self", "cls")]
+    if given.vararg is not None and given.vararg.arg.startswith("_"):
+        given.vararg = None  # only there to be refused in words
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 
