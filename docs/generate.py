@@ -108,6 +108,7 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "The host": ("Policy", "rule", "arg"),
     "Guarding a server": (
         "Guard",
         "JwtVerifier",
@@ -176,6 +177,7 @@ GROUPS = {
         "NeedsLogin",
         "Forbidden",
         "LoginFailed",
+        "PolicyError",
         "NotOffered",
         "AnswerError",
         "ResultError",
@@ -193,10 +195,33 @@ def pages() -> dict[Path, str]:
         protocol: text,
         DOCS / "reference.md": reference(),
         DOCS / "guide" / "types.md": types(),
+        DOCS / "guide" / "client.md": client(),
         DOCS / "schemas.md": schemas(),
         DOCS / "performance.md": performance(),
         **commands(),
     }
+
+
+def client() -> str:
+    """The page on clients, with every limit."""
+    text = (DOCS / "guide" / "client.md").read_text(encoding="utf-8")
+    for name, kind, head in (
+        ("timeouts", dovetail.Timeouts, ["limit", "seconds", ""]),
+        ("limits", dovetail.ClientLimits, ["limit", "default", ""]),
+    ):
+        text = _replaced(text, name, _table(head, list(_limits(kind))))
+    return text
+
+
+def _limits(kind: type) -> Iterator[list[str]]:
+    """The fields of a struct of limits: each with its default and the comment beside it."""
+    source = Path(str(importlib.import_module(kind.__module__).__file__)).read_text(encoding="utf-8").splitlines()
+    (node,) = _lineage(kind)
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and member.value is not None:
+            default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
+            meaning = source[member.lineno - 1].partition("  # ")[2]
+            yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
 
 
 def commands() -> dict[Path, str]:
@@ -501,7 +526,7 @@ def _field(node: ast.AnnAssign) -> str:
 
 
 def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if lineage[0].name not in ("Server", "Context"):
+    if lineage[0].name not in ("Server", "Context", "Client", "Pending"):
         return
     seen: set[str] = set()
     for node in lineage:
@@ -527,6 +552,8 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
     given.args = [one for one in given.args if one.arg not in ("self", "cls")]
+    if given.vararg is not None and given.vararg.arg.startswith("_"):
+        given.vararg = None  # only there to be refused in words
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

@@ -118,7 +118,7 @@ def _in_file(path: Path, name: str | None) -> Any:
     from dovetail.host.config import read_file
 
     entries, problems = read_file(_there(path), path.name)
-    found = [one for one in entries if name in (None, one.name)]
+    found = [one for one in entries if name in (None, one.name, one.written)]
     if len(found) == 1:
         return _target(found[0])
     for problem in problems:
@@ -134,7 +134,7 @@ def _configured(word: str) -> Any:
 
     entries, _ = read_known()
     source, _, name = word.rpartition(":")
-    found = [one for one in entries if one.name == name and source in ("", one.source)]
+    found = [one for one in entries if name in (one.name, one.written) and source in ("", one.source)]
     if not found:
         hint = meant(name, [one.name for one in entries])
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
@@ -148,7 +148,7 @@ def _target(entry: Any) -> Any:
     try:
         return entry.target()
     except KeyError as exc:
-        raise click.UsageError(f"{entry.name}: the variable {exc.args[0]} is not set here") from None
+        raise click.UsageError(f"{entry.name}: {exc}") from None
 
 
 def url_of(target: Any) -> str | None:
@@ -184,7 +184,8 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 def _auth(given: Asked, target: Any) -> Any:
     url = url_of(target)
-    if url is None and given.auth is None:
+    said = any(one.lower().startswith("authorization:") for one in given.headers)
+    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
         return None
     from dovetail.cli.logins import setting
 
