@@ -19,6 +19,8 @@ def test_over_http(run: Run, environment: dict[str, str]) -> None:
 
 def test_a_server_elsewhere_is_offered_here(run: Run, url: str, environment: dict[str, str], clock: list[str]) -> None:
     assert run("call", "add", "a=1", "--", *OURS, "run", url).good().out == "2\n"
+    asked = run("call", "book", "flight=X", "-a", "value=5", "--", *OURS, "run", url)
+    assert asked.good().out == "X in row 5\n"
     with serving([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
         said = run("call", here, "convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
         assert "21:00" in said.good().out

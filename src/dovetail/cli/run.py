@@ -85,13 +85,16 @@ def _as_program(file: str) -> int:
 
 def offered(line: Any) -> Any:
     """A server that offers what another one does."""
-    from dovetail.cli.speaking import client_for
+    from dovetail.connect import Client
     from dovetail.serve import Server
 
     target, words = line.split()
     if words:
         raise click.UsageError(f"{words[0]!r} is too much")
-    client = client_for(target, client_options(line, target))
+    try:
+        client = Client(target, **client_options(line, target))  # its questions go to whoever calls
+    except (FileNotFoundError, TypeError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from None
     app = Server(client.name)
     app.mount(client)
     return app
