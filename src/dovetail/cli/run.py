@@ -14,7 +14,7 @@ from dovetail.cli.targets import asked, client_options, options
 @click.command("run")
 @options(talk=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--sse", is_flag=True, help="Serve over HTTP, and name the address for clients of 2024.")
+@click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
@@ -58,8 +58,10 @@ def command(
             app.run(reload=reload)
             return 0
         more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        if sse and workers > 1:
+            raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
         if sse:
-            click.echo(f"clients of 2024: http://{host}:{port}/sse", err=True)
+            click.echo("clients of 2024 find it at /sse of the same host", err=True)
         app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
     except (ValueError, OSError) as exc:
         raise click.UsageError(str(exc)) from None
