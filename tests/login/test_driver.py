@@ -1,7 +1,12 @@
 """One login and one renewal for all who wait; what is refused, cancelled, closed or broken on the way."""
 
 import asyncio
+import functools
 import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +26,10 @@ from dovetail import (
     Timeouts,
 )
 from dovetail.auth.login import Login
+from dovetail.login.driver import Driver, driver_for
 from dovetail.login.stores import FileStore, MemoryStore
-from dovetail.transports.door import Door
-from login.place import Asked, Place, Said, User, client, guarded, oauth, until
+from dovetail.transports.door import Door, fetcher
+from login.place import PATIENCE, Asked, Place, Said, User, client, guarded, oauth, until
 
 # Logging in
 
@@ -612,6 +618,61 @@ async def test_paste(place: Place) -> None:
     assert "redirect_uri=http%3A%2F%2F127.0.0.1%3A8765%2Fcallback" in asked[0]
 
 
+PASTING = {
+    "Client": """
+import asyncio, sys
+from dovetail import Client, OAuth
+async def main():
+    async with Client(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+        pass
+asyncio.run(main())
+""",
+    "SyncClient": """
+import sys
+from dovetail import OAuth, SyncClient
+with SyncClient(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+    pass
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of our own")
+@pytest.mark.parametrize("way", ["terminal", "pipe"])
+@pytest.mark.parametrize("kind", PASTING)
+async def test_an_interrupt_ends_a_login_that_waits_for_a_paste(place: Place, kind: str, way: str) -> None:
+    ours, theirs = os.openpty() if way == "terminal" else os.pipe()[::-1]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PASTING[kind], place.url, stdin=theirs, stdout=PIPE, stderr=PIPE
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            await process.stdout.readuntil(b"/authorize?")
+            process.send_signal(signal.SIGINT)
+            _, words = await process.communicate()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert words.strip().endswith(b"KeyboardInterrupt")
+    assert b"Fatal" not in words
+    assert b"never retrieved" not in words
+    assert place.count("/token") == 0
+
+
+async def test_the_end_of_input_gives_a_login_up(place: Place) -> None:
+    def paste(url: str) -> str:
+        raise EOFError
+
+    with pytest.raises(LoginFailed, match="nothing was pasted: the login was given up"):
+        await Client(place.url, auth=OAuth(paste=paste, store="memory")).connect()
+
+
+async def test_what_should_have_been_pasted_is_explained(place: Place) -> None:
+    with pytest.raises(LoginFailed, match="'nonsense'") as caught:
+        await Client(place.url, auth=OAuth(paste=lambda _: "nonsense", store="memory")).connect()
+    assert "code= and state=" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(
     "pasted", ["", "nonsense", "http://127.0.0.1:8765/callback?code=x&state=guessed", "http://[::1"]
 )
@@ -688,3 +749,49 @@ async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> No
 async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
     with pytest.raises(ValueError, match="leave Authorization out of headers="):
         Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)
+
+
+# The end of a login
+
+
+def driver(place: Place, user: User, tmp_path: Path) -> Driver:
+    make = functools.partial(fetcher, None, None, True, None, PATIENCE)
+    return driver_for(place.url, oauth(user, store=tmp_path), make)
+
+
+async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(200)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert await driver(place, user, tmp_path).log_out()
+    (revoked,) = [one.form for one in place.asked if one.path == "/revoke"]
+    assert revoked["token"] in place.refreshable
+    assert revoked["client_id"]
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_forgotten_also_where_nobody_is_told(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(500)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_not_forgotten_while_it_is_renewed(place: Place, user: User, tmp_path: Path) -> None:
+    async with client(place, user, store=tmp_path):
+        pass
+    store = FileStore(tmp_path)
+    async with store.lock(place.url):
+        leaving = asyncio.create_task(driver(place, user, tmp_path).log_out())
+        await asyncio.sleep(0.1)
+        assert store.get(place.url) is not None
+    await leaving
+    assert store.get(place.url) is None

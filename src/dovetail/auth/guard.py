@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
+from dovetail.auth.keys import unverified
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
 from dovetail.auth.verify import TOKEN, Verifier, several
-from dovetail.errors import Denied
+from dovetail.errors import Denied, clip
 from dovetail.protocol.principal import Principal
 from dovetail.wire.shape import Struct
 
@@ -80,10 +81,10 @@ class Guard:
         except UseNonce as exc:
             raise self._denied(head, "use_dpop_nonce", str(exc), "dpop", nonce=self._possession.nonce(now)) from None
         except Rejected as exc:
-            raise self._denied(head, "invalid_token", str(exc), scheme) from None
+            raise self._denied(head, "invalid_token", str(exc), scheme) from exc
         except Unavailable as exc:
             # Not 401: the client would throw away a token that may well be good.
-            raise Denied(f"Try again later: {exc}", status=503) from None
+            raise Denied(f"Try again later: {exc}", status=503) from exc
         principal = self._with_implied(principal)
         if not principal.scopes.issuperset(self._scopes):
             raise self._denied(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
@@ -104,7 +105,9 @@ class Guard:
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
         """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
         asked = [one for one in self._verifiers if one.speaks_of(token)]
-        problem: Exception = Rejected("the token is from nobody known here")
+        problem: Exception = Rejected(
+            "the token is from nobody known here", self._strange(token) if not asked else None
+        )
         for verifier in asked:
             try:
                 return (yield from verifier.verify(token, (resource,)))
@@ -113,6 +116,14 @@ class Guard:
             except Unavailable as exc:
                 problem = exc
         raise problem
+
+    def _strange(self, token: str) -> str | None:
+        """Whose token it says it is, to be compared with whose are taken: to the letter, down to the last slash."""
+        try:
+            said = clip(str(unverified(token).get("iss")))
+        except Rejected:
+            return None
+        return f"it is from {said}, taken are those of {', '.join(self._servers) or 'no issuer'}"
 
     def _with_implied(self, principal: Principal) -> Principal:
         if not self._implied:

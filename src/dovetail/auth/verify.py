@@ -86,6 +86,7 @@ class JwtVerifier:
         self._found: Keys = []
         self._found_at: float | None = None
         self._looked_at: float | None = None
+        self._trouble: str | None = None  # why the keys were not found
         self._good: dict[bytes, tuple[float, Principal]] = {}
 
     def speaks_of(self, token: str) -> bool:
@@ -128,7 +129,7 @@ class JwtVerifier:
             yield from self._look(now)
         found = signing.fitting(self._usable(now), header, self._algorithms)
         if not found and self._found_at != self._looked_at:
-            raise Unavailable("the keys of the issuer cannot be fetched")
+            raise Unavailable("the keys of the issuer cannot be fetched", self._trouble)
         return _some(found)
 
     def _usable(self, now: float) -> Keys:
@@ -137,11 +138,14 @@ class JwtVerifier:
     def _look(self, now: float) -> Flow[None]:
         """Fetch the keys; what was known before stays, for a while, if that fails."""
         url = self._jwks_url or (yield from self._place())
-        answer = (yield from get(url)) if url is not None else None
-        document = answer.json() if answer is not None and answer.status == 200 else None
+        if url is None:
+            return
+        answer = yield from get(url)
         try:
-            self._found = signing.read(document or {})
+            self._found = signing.read((answer.json() if answer.status == 200 else None) or {})
         except ValueError:
+            said = f"status {answer.status}" if answer.status else "nothing"
+            self._trouble = f"{url} answers with {said}, not with a JWK set"
             return
         self._found_at = now
         self._good.clear()  # a key that is gone takes its tokens with it
@@ -149,10 +153,14 @@ class JwtVerifier:
     def _place(self) -> Flow[str | None]:
         try:
             server = yield from server_document(self.issuer)
-        except LoginFailed:
+        except LoginFailed as exc:
+            self._trouble = str(exc)
             return None
         url = server.jwks_uri if server is not None else None
-        return url if url is not None and secure(url) else None
+        if url is not None and secure(url):
+            return url
+        self._trouble = f"no metadata of {self.issuer} is found that says where its keys are"
+        return None
 
 
 class IntrospectionVerifier:
@@ -201,7 +209,9 @@ class IntrospectionVerifier:
         answer = yield from post_form(self._endpoint, form, {"authorization": self._credentials})
         claims = answer.json()
         if answer.status != 200 or claims is None:
-            raise Unavailable("the issuer cannot be asked about the token")
+            raise Unavailable(
+                "the issuer cannot be asked about the token", f"{self._endpoint} answers with status {answer.status}"
+            )
         if claims.get("active") is not True:
             raise Rejected("the token is not active")
         # An issuer that says neither who nor until when has still said that the token is active now.

@@ -68,13 +68,12 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 def options(*words: str) -> Callable[[F], F]:
     """The arguments of a command, and the options of every command that speaks to a server."""
-    from dovetail.cli.completing import complete_words
 
     def decorate(function: F) -> F:
         for option in reversed(_OPTIONS):
             function = option(function)
         shown = " ".join(("[TARGET]", *words))
-        return click.argument("words", nargs=-1, metavar=shown, shell_complete=complete_words)(function)
+        return click.argument("words", nargs=-1, metavar=shown)(function)
 
     return decorate
 
@@ -176,7 +175,8 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 def _auth(given: Asked, target: Any) -> Any:
     url = url_of(target)
-    if url is None and given.auth is None:
+    said = any(one.lower().startswith("authorization:") for one in given.headers)
+    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
         return None
     from dovetail.cli.logins import setting
 

@@ -111,14 +111,19 @@ class Driver:
             await asyncio.wait([self._renewing])
 
     async def log_out(self) -> bool:
-        """Forget the login, and tell the authorization server if it wants to know; whether it was told."""
-        login = await self._stored()
-        await asyncio.to_thread(self._store.delete, self._url)
-        self._login = None
-        try:
-            return login is not None and await self._drive(tokens.revoke(login))
-        except LoginFailed:
-            return False
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told.
+
+        Not while another process renews it: what that one got would stay.
+        """
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._stored()
+            await asyncio.to_thread(self._store.delete, self._url)
+            self._login = None
+            try:
+                return login is not None and await self._drive(tokens.revoke(login, signer_of(self._settings)))
+            except LoginFailed:
+                return False
 
     # What is kept
 

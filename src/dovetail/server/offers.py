@@ -44,6 +44,7 @@ class Offers:
         extensions: dict[str, Any] | None,
         offload: "Offload | None",
         profile: str | None,
+        lint: bool,
         show_locked: bool,
     ) -> None:
         self.changes = Changes()
@@ -60,6 +61,7 @@ class Offers:
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
+        self._lint = lint
         self._show_locked = show_locked
         self._rules: Rules | None = None  # who may use what, once something is not for everyone
         self._shelf = None if offload is None else self._keeping(offload)
@@ -86,6 +88,10 @@ class Offers:
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
+        if self._lint:
+            from dovetail.server.lint import tell
+
+            tell(tool)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""

@@ -45,7 +45,7 @@ def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict
     except NameError as exc:
         raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
     except TypeError as exc:
-        raise TypeError(_why_not(exc)) from None
+        raise TypeError(why_not(exc)) from None
 
 
 def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
@@ -301,8 +301,11 @@ def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
             yield typing.get_args(kind)
 
 
-def _why_not(exc: TypeError) -> str:
+def why_not(exc: TypeError) -> str:
+    """Why an annotation has no JSON form, in one line."""
     text = str(exc).splitlines()[-1]
+    if text.startswith("unhashable"):
+        return "its annotation has no JSON form"
     if "Struct types" in text or "dict-like" in text:
         text += "; JSON cannot tell these apart: use one type, or msgspec Structs with a `tag`"
     return text

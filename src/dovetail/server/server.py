@@ -100,6 +100,7 @@ class Server(Offers):
         offers: Collection[str] = (),
         offload: "Offload | None" = None,
         profile: str | None = None,
+        lint: bool = False,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
@@ -116,6 +117,7 @@ class Server(Offers):
             extensions=extensions,
             offload=offload,
             profile=profile,
+            lint=lint,
             show_locked=getattr(auth, "show_locked", False),
         )
         self.auth = self.checked_auth(auth)  # who is served over HTTP: the joint makes a guard of it
