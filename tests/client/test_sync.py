@@ -16,7 +16,7 @@ from dovetail.client import sync
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:
-    return {name: one for name, one in vars(kind).items() if not name.startswith("_")}
+    return {name: one for name, one in inspect.getmembers_static(kind) if not name.startswith("_")}
 
 
 def test_both_have_the_same_surface() -> None:

@@ -74,6 +74,7 @@ class Tools:
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self._outdated: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Known | None:
         """The tool of this name, if it was listed."""
@@ -100,6 +101,20 @@ class Tools:
             good.append(tool)
         return good
 
+    def outdated(self, name: str) -> bool:
+        """Whether something was known of this tool, and may not be true any more."""
+        return name in self._outdated
+
+    def outdate(self) -> None:
+        """What is known may not be true any more."""
+        self._outdated = self._outdated.union(self._known)
+        self._known.clear()
+
+    def up_to_date(self) -> None:
+        """All tools have been listed."""
+        self._outdated = frozenset()
+
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+        self._outdated = frozenset()
