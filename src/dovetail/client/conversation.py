@@ -57,6 +57,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        missed: Callable[[], None],
         waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
     ) -> None:
@@ -74,6 +75,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self.missed = missed  # called when what the server says unasked may not all have come
         self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
         self._loop = asyncio.get_running_loop()

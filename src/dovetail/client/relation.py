@@ -180,6 +180,7 @@ class Relation:
             self._mailbox,
             questions=self.limits.questions,
             heard=self._heard,
+            missed=self._missed,
             waiting=self._keeper.clocks,
             taps=self.taps,
         )
@@ -195,6 +196,13 @@ class Relation:
         elif method == "notifications/message" and self._on_log is not None:
             with contextlib.suppress(ResultError):
                 self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
+
+    def _missed(self) -> None:
+        """There was a gap: whatever the server tells of unasked may have changed."""
+        for method in KINDS:
+            self._requesting.heard(method)
+        for listening in tuple(self._listeners):
+            listening.missed()
 
     # What is known of the server
 

@@ -45,6 +45,10 @@ class Inbox(Protocol):
         """Something came that is no message."""
         ...
 
+    def missed(self) -> None:
+        """What the server said unasked may not all have come."""
+        ...
+
     def hold(self) -> None:
         """A user is busy with a login: no limit of time counts until `go_on`."""
         ...
@@ -102,8 +106,11 @@ class Channel(Protocol):
         """The handshake is over: from now on this revision is spoken."""
         ...
 
-    async def hearing(self) -> None:
-        """Wait until what the server says unasked would be heard; not for long, since some never confirm it."""
+    async def hearing(self) -> bool:
+        """Wait until what the server says unasked would be heard, not for long, since some never confirm it.
+
+        False if it never will be.
+        """
         ...
 
     async def close(self) -> None:
