@@ -79,8 +79,8 @@ class Client(Relation):
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
         result = await self.call_tool(tool, arguments)
-        known = self._requesting.tools.get(tool)
-        wraps = not self._requesting.stateless or (known is not None and known.wraps)
+        known, stateless = self._requesting.tools.get(tool), self._requesting.stateless
+        wraps = known.wraps(stateless=stateless) if known is not None else None if stateless else True
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:

@@ -62,11 +62,26 @@ class Known:
                 log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
         return self._checker
 
-    @property
-    def wraps(self) -> bool:
-        """Whether its schema says that the value stands under `result`."""
-        schema = self.tool.output_schema or {}
-        return schema.get("x-fastmcp-wrap-result") is True
+    def wraps(self, *, stateless: bool) -> bool | None:
+        """Whether the value of a result stands under `result`; None if its schema leaves that open.
+
+        Only handshake revisions need that, for what is no object; their servers say it by a schema with nothing else.
+        """
+        schema = self.tool.output_schema
+        if schema is None or schema.get("x-fastmcp-wrap-result") is True:
+            return None if schema is None and stateless else True
+        if not _holds_one(schema):
+            return False
+        return None if stateless else True
+
+
+def _holds_one(schema: dict[str, Any]) -> bool:
+    """Whether `result` is all an object of this schema holds, and no object itself."""
+    properties: Any = schema.get("properties")
+    if type(properties) is not dict or properties.keys() != {"result"}:
+        return False
+    inner: Any = properties["result"]
+    return type(inner) is not dict or inner.get("type") != "object"
 
 
 class Tools:
