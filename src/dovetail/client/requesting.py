@@ -174,7 +174,7 @@ class Requesting:
                 await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
-            raise exc.at(server=self._name, step=pending.method) from None
+            raise exc.at(server=self._name, step=pending.method) from exc.__cause__
 
     async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
         """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""

@@ -33,8 +33,8 @@ class Request(Struct, eq=False):
 class Inbox(Protocol):
     """Where a channel puts what nobody asked for."""
 
-    def receive(self, message: Incoming) -> None:
-        """A notification, or a request of the server."""
+    def receive(self, message: Incoming, of: Id | None = None) -> None:
+        """A notification, or a request of the server; `of` is the request whose reply brought it, where one did."""
         ...
 
     def alive(self, id: Id) -> None:

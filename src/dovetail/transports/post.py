@@ -139,7 +139,7 @@ class Post:
                     self._inbox.alive(request.id)
                 else:
                     self._unasked += 1
-                self._inbox.receive(message)
+                self._inbox.receive(message, None if request is None else request.id)
         return found
 
     # Event streams
