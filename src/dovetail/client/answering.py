@@ -90,7 +90,7 @@ class Answering:
             return await self.relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
         match method:
             case "elicitation/create" | "elicitation/createDialog":
-                return await self._elicited(_typed(params, ElicitParams, method))
+                return await self.elicited(_typed(params, ElicitParams, method))
             case "sampling/createMessage" if self._sample is not None:
                 return await self._sampled(_typed(params, CreateMessageParams, method), self._sample)
             case "roots/list" if self._roots is not None:
@@ -112,7 +112,8 @@ class Answering:
 
     # Forms and visits
 
-    async def _elicited(self, question: ElicitParams) -> ElicitResult:
+    async def elicited(self, question: ElicitParams) -> ElicitResult:
+        """What the user does about one question."""
         handler = self._elicit if question.mode == "form" else self._elicit_url
         if handler is None:
             raise MethodNotFound(f"elicitation/create in {question.mode} mode")

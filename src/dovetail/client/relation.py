@@ -25,12 +25,15 @@ from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
 from dovetail.protocol.recording import Tap
+from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 from dovetail.wire.shape import replace
 
 T = TypeVar("T")
+
+VISITED = "notifications/elicitation/complete"
 
 
 class Relation:
@@ -191,6 +194,9 @@ class Relation:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
+        elif method == VISITED:
+            with contextlib.suppress(ResultError):
+                self._requesting.visiting.over(body(params, ElicitationCompleteParams, method).elicitation_id)
         elif method == "notifications/message" and self.log_relay is not None:
             self.log_relay(plain(params))
         elif method == "notifications/message" and self._on_log is not None:

@@ -15,6 +15,7 @@ from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
+from dovetail.client.visiting import URL_REQUIRED, Visiting
 from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, RequestTimeout, ResultError
 from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.channel import Headers
@@ -75,6 +76,7 @@ class Requesting:
         self._chain: Call | None = None
         self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
+        self.visiting = Visiting(name, answering, limits, timeouts.read)
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
         """Put middleware around every request; `caller` says who this side is to the server."""
@@ -118,7 +120,15 @@ class Requesting:
             return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 
         async def send(params: dict[str, Any], options: Options) -> Any:
-            raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            sending = self._sending(row, options, safe=True)
+            try:
+                raw = await self._keeper.request(row.name, params, sending)
+            except PeerError as exc:
+                if not self._wants_a_visit(exc):
+                    raise
+                raw = await self.visiting.through(
+                    exc, row.name, lambda: self._keeper.request(row.name, params, sending)
+                )
             return self._decoded(raw, row, params, rounds)
 
         return await self._around(row.name, params, options, send)
@@ -203,12 +213,17 @@ class Requesting:
         try:
             raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
         except PeerError as exc:
-            if exc.code != HeaderMismatch.code or not self.mirrors:
+            if self._wants_a_visit(exc):
+                raw = await self.visiting.through(
+                    exc, CALL.name, lambda: self._keeper.request(CALL.name, params, sending)
+                )
+            elif exc.code != HeaderMismatch.code or not self.mirrors:
                 raise
-            # Refused unread, so it may be sent again with the headers of today's definition.
-            # spec: streamable-http#client-behavior
-            known = await self._learn_again(name)
-            raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+            else:
+                # Refused unread, so it may be sent again with the headers of today's definition.
+                # spec: streamable-http#client-behavior
+                known = await self._learn_again(name)
+                raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
         result = self._decoded(raw, CALL, params, rounds)
         if self.tools.outdated(name):  # it was another connection by which the answer came
             known = await self._known(name, options)
@@ -218,6 +233,9 @@ class Requesting:
             except ResultError as exc:
                 raise exc.at(server=self._name, step=CALL.name) from None
         return result
+
+    def _wants_a_visit(self, exc: PeerError) -> bool:
+        return exc.code == URL_REQUIRED and not self.stateless
 
     async def _known(self, name: str, options: Options) -> Known | None:
         """What is known of a tool; what was known before the connection was lost is asked for again."""
