@@ -107,6 +107,18 @@ def test_a_result_is_held_against_the_schema_unless_it_says_it_failed() -> None:
         known.check(CallToolResult(content=[]), "it")
 
 
+def test_what_a_user_does_to_a_tool_changes_nothing_here() -> None:
+    tools = Tools()
+    schema: dict[str, Any] = {"type": "object", "required": ["n"]}
+    (listed,) = tools.usable([made("a", output_schema=schema)], "it", mirrors=False)
+    assert listed.output_schema is not None
+    listed.output_schema.clear()
+    known = tools.get("a")
+    assert known is not None
+    with pytest.raises(ResultError):
+        known.check(CallToolResult(content=[], structured_content={}), "it")
+
+
 # After a reconnect
 
 

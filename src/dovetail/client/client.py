@@ -137,7 +137,9 @@ class Client(Relation):
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
         options = _options(timeout, total, progress, meta, None)
-        row, params = METHODS[pending.method], pending.answered(answers)
+        row, params = METHODS.get(pending.method), pending.answered(answers)
+        if row is None or not row.asks:
+            raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
 
     # Resources

@@ -12,6 +12,7 @@ from dovetail.client.checking import Checker, Unusable, compile_schema
 from dovetail.errors import ResultError, clip
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.headers import HeaderPath, header_paths, param_headers
+from dovetail.wire.incoming import copied
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, Tool
 
@@ -112,7 +113,7 @@ class Tools:
                     continue
             known = self._known.get(tool.name)
             if known is None or known.tool != tool or known.headers != paths:
-                self._known[tool.name] = Known(tool, paths)
+                self._known[tool.name] = Known(copied(tool), paths)  # theirs may be changed
             good.append(tool)
         return good
 
