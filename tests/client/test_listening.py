@@ -108,7 +108,7 @@ def listening_client(at: str, **options: Any) -> Client:
 async def test_a_gap_in_the_stream_is_told_as_missed() -> None:
     gap, never = asyncio.Event(), asyncio.Event()
     play = Play("handshake", session="s", stream=Streams(lambda: says(ends=gap), lambda: says(ends=never)))
-    wanted = {"prompts": False, "resources": False, "uris": ["a"]}
+    wanted = {"tools": True, "uris": ["a"]}
     async with on_web(play) as at, listening_client(at) as one, one.listen(**wanted) as changes, asyncio.timeout(20):
         gap.set()
         found = [await anext(aiter(changes)) for _ in range(2)]

@@ -84,7 +84,7 @@ def test_a_pending_question_survives_being_stored_and_goes_back_as_it_came(
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"method":"x"}', "5"])
 def test_what_was_not_stored_here_is_refused(data: bytes | str) -> None:
-    with pytest.raises(ValueError, match="JSON|missing|Expected|truncated"):
+    with pytest.raises(ValueError, match=r"JSON|missing|Expected|truncated"):
         Pending.load(data)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client.world import TESTS, everything, target
-from dovetail import Server, SyncClient, ToolError
+from dovetail import AnswerError, Server, SyncClient, ToolError
 from dovetail.client import client as module
 from dovetail.client import sync
 
@@ -44,6 +44,7 @@ def test_everything_without_an_event_loop() -> None:
         assert client.revision == client.discover().supported_versions[0]
         assert client.server is not None
         assert client.instructions == "Try it all."
+        assert client.noise == 0
         assert client.capabilities.tools is not None
         client.ping()
         assert client.call("add", a=1) == 2
@@ -118,7 +119,7 @@ def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(everything(), elicit=answer) as client, pytest.raises(RuntimeError, match="plain functions"):
+    with SyncClient(everything(), elicit=answer) as client, pytest.raises(AnswerError, match="plain functions"):
         client.call("book")
 
 

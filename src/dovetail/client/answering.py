@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -191,7 +192,7 @@ def presentable(url: str) -> bool:
 async def _called(name: str, handler: Callable[..., Any], *args: Any) -> Any:
     """What a handler returns; AnswerError names the one that failed, whatever it raised."""
     try:
-        return await _run(handler, *args)
+        return await run(handler, *args)
     except (Declined, Dismissed) as exc:
         if name.startswith("elicit"):
             raise
@@ -203,7 +204,7 @@ async def _called(name: str, handler: Callable[..., Any], *args: Any) -> Any:
         raise AnswerError(f"the {name} handler failed: {told}") from exc
 
 
-async def _run(handler: Callable[..., Any], *args: Any) -> Any:
+async def run(handler: Callable[..., Any], *args: Any) -> Any:
     """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
@@ -220,7 +221,7 @@ async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
         if not done.done():
             done.set_result(value) if exc is None else done.set_exception(exc)
 
-    def work() -> None:
+    def work(_stdin: Any) -> None:
         value, fault = None, None
         try:
             value = context.run(handler, *args)
@@ -230,7 +231,8 @@ async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             loop.call_soon_threadsafe(settle, value, fault)
 
     context = contextvars.copy_context()
-    threading.Thread(target=work, name="dovetail-handler", daemon=True).start()
+    # It holds on to stdin: an interpreter that ends while input() reads there would else try to close it, and abort.
+    threading.Thread(target=work, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await done
 
 

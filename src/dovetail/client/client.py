@@ -3,17 +3,20 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from dovetail.client.answering import EVERYTHING
 from dovetail.client.clock import Progress
 from dovetail.client.listening import Listening
+from dovetail.client.options import check_level, check_times, expect, expect_callable
 from dovetail.client.relation import Relation
 from dovetail.client.requesting import CALL, PLAIN, Options
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import MCPError, NotOffered
 from dovetail.protocol.mounting import Mountable
 from dovetail.wire.completion import Completion
-from dovetail.wire.lifecycle import DiscoverResult
+from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
 from dovetail.wire.logs import LoggingLevel
+from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -73,18 +76,25 @@ class Client(Relation):
     async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
+        if _others:
+            raise TypeError(
+                f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
+                f"call_tool({tool!r}, arguments)"
+            )
         result = await self.call_tool(tool, arguments)
+        if result.is_error and (missing := says_unknown(result, tool)) is not None:
+            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
         known, stateless = self._requesting.tools.get(tool), self._requesting.stateless
         wraps = known.wraps(stateless=stateless) if known is not None else None if stateless else True
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:
-            raise exc.at(server=self.name, step=f"tools/call {tool}") from None
+            raise self._requesting.located(exc, CALL.name, {"name": tool}) from None
 
     async def call_tool(
         self,
@@ -103,6 +113,8 @@ class Client(Relation):
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
         options = _options(timeout, total, progress, meta, retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.through, CALL, params, options)
 
@@ -119,9 +131,12 @@ class Client(Relation):
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
-        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
+        wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _options(timeout, total, progress, await self._declaring(meta), retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -136,11 +151,24 @@ class Client(Relation):
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        options = _options(timeout, total, progress, meta, None)
+        expect("pending", pending, Pending, "a Pending")
+        expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
         row, params = METHODS.get(pending.method), pending.answered(answers)
         if row is None or not row.asks:
             raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
+        options = _options(timeout, total, progress, await self._declaring(meta), None)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What goes with a request whose questions come back: with no handlers, all may be asked."""
+        await self._here(self._keeper.ready)
+        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+            return meta
+        given = self._remembering.identity.capabilities
+        told = replace(
+            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        )
+        return {CLIENT_CAPABILITIES: told, **(meta or {})}
 
     # Resources
 
@@ -192,6 +220,7 @@ class Client(Relation):
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
+        expect("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -220,17 +249,25 @@ class Client(Relation):
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> Listening:
-        """Hear of changes: of the lists, and of the resources at these URIs.
+        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
+        name nothing, or only what you do not want.
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
+        found = [uris] if isinstance(uris, str) else [*uris]
+        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
         wanted = SubscriptionFilter(
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-            resource_subscriptions=[*uris] or None,
+            tools_list_changed=others if tools is None else tools,
+            prompts_list_changed=others if prompts is None else prompts,
+            resources_list_changed=others if resources is None else resources,
+            resource_subscriptions=found or None,
         )
         return Listening(
             self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
@@ -263,6 +300,7 @@ class Client(Relation):
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
+        check_level("level", level)
         conversation = await self._here(self._keeper.ready)
         identity = self._remembering.identity = replace(self._remembering.identity, level=level)
         if conversation.speaker is not None and conversation.speaker.stateless:
@@ -280,14 +318,15 @@ class Client(Relation):
         """Ask a handshake server to end the session, then leave it."""
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered("shutdown is not part of this revision"), "shutdown")
         await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"{method} is not part of revision {self.revision}").at(server=self.name)
+            error = NotOffered(f"{method} is not part of this revision").at(hint=_INSTEAD.get(method))
+            raise self._requesting.located(error, method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(
@@ -302,6 +341,12 @@ class Client(Relation):
         await self._here(conversation.tell, method, dict(params or {}))
 
 
+_INSTEAD = {
+    "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
+    "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
+}
+
+
 def _options(
     timeout: float | None,
     total: float | None,
@@ -311,4 +356,7 @@ def _options(
 ) -> Options:
     if timeout is None and total is None and progress is None and meta is None and retry is None:
         return PLAIN
+    check_times(timeout=timeout, total=total)
+    expect_callable("progress", progress)
+    expect("meta", meta, Mapping, "a dict")
     return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)

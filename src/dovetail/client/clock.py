@@ -29,6 +29,7 @@ class Clock:
         "_paused",
         "_ran_out",
         "_task",
+        "begun",
         "due",
         "fault",
         "progress",
@@ -37,7 +38,7 @@ class Clock:
 
     def __init__(self, idle: float = NEVER, total: float = NEVER, progress: Progress | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
+        self.begun = now = self._loop.time()
         self._idle = min(idle, NEVER)
         self._ends = now + min(total, NEVER)
         self._paused: float | None = None

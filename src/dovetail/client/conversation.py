@@ -42,6 +42,8 @@ log = logging.getLogger("dovetail")
 Heard = Callable[[str, Any], None]
 
 _JUNK_SHOWN = 3
+_LONGER = {"tools/call": "call_tool(..., timeout=seconds) gives it longer, and Timeouts(call=...) all calls"}
+_LONGER_READ = "Timeouts(read=...) gives it longer"
 _REPLIES = 256  # that wait for the server to read them, besides its questions
 
 
@@ -70,6 +72,7 @@ class Conversation:
         self.why_lost: TransportError | None = None
         self.gone = asyncio.Event()  # set with `why_lost`
         self.junk_seen = 0
+        self.first_junk: str | None = None
         self.subscribed: Counter[str] = Counter()  # who listens to which resource
         self._answering = answering
         self._mailbox = mailbox
@@ -106,6 +109,7 @@ class Conversation:
             speaker.request(id, method, params, meta),
             [*speaker.headers(method, params), *headers] if speaker.stateless and self.channel.mirrors else (),
             speaker.stateless,
+            params,
         )
         return await self.exchange(request, clock)
 
@@ -117,7 +121,7 @@ class Conversation:
     async def exchange(self, request: Request, clock: Clock) -> Any:
         """Send a request and return its raw result; an error response is raised."""
         if self.why_lost is not None:
-            raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
+            raise self._located(Disconnected("the connection is gone"), request.step, sent=False)
         if self._taps:
             self._tap("server", request.body, request.headers)
         self._clocks.start(request.id, clock)
@@ -129,13 +133,14 @@ class Conversation:
                 raise
             if clock.fault is not None:
                 self._cancel(request, "a question could not be answered")
-                raise self._located(clock.fault, request.method) from clock.fault.__cause__
+                raise self._located(clock.fault, request.step) from clock.fault.__cause__
             self._cancel(request, "timed out")
-            raise self._located(RequestTimeout(clock.verdict()), request.method) from None
+            late = RequestTimeout(clock.verdict()).at(hint=_LONGER.get(request.method, _LONGER_READ))
+            raise self._located(late, request.step, since=clock.begun) from None
         except MCPError as exc:
             if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
                 self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
-            raise self._located(exc, request.method) from exc.__cause__
+            raise self._located(exc, request.step) from exc.__cause__
         finally:
             self._clocks.stop(request.id)
         if self._taps:
@@ -143,9 +148,9 @@ class Conversation:
         if clock.progress is not None and clock.reported:
             await self._mailbox.flush()
         if message.error is not None:
-            raise self._located(refused(self.revision, request.method, message.error), request.method)
+            raise self._located(refused(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
-            raise self._located(ResultError("the response holds neither result nor error"), request.method)
+            raise self._located(ResultError("the response holds neither result nor error"), request.step)
         return message.result
 
     @property
@@ -153,10 +158,12 @@ class Conversation:
         """The revision being spoken, once that is settled."""
         return None if self.speaker is None else self.speaker.revision
 
-    def _located(self, exc: MCPError, step: str, *, sent: bool | None = None) -> MCPError:
+    def _located(self, exc: MCPError, step: str, *, sent: bool | None = None, since: float | None = None) -> MCPError:
         if sent is not None and isinstance(exc, Disconnected):
             exc.sent = sent
-        facts = self.channel.facts() if isinstance(exc, TransportError) else {}
+        if self.speaker is None:
+            since = None  # while it is opened, everything the server said may explain what is wrong
+        facts = self.channel.facts(since) if isinstance(exc, TransportError) else {}
         return exc.at(server=self.name, step=step, revision=self.revision, **facts)
 
     async def tell(self, method: str, params: Any = None) -> None:
@@ -209,6 +216,7 @@ class Conversation:
         if self._taps:
             self._tap("client", text.encode("utf-8", "replace"))
         self.junk_seen += 1
+        self.first_junk = self.first_junk or text.strip()
         if self.junk_seen <= _JUNK_SHOWN:
             more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
             log.warning("%s wrote something that is no message%s: %s", self.name, more, clip(text, 200))

@@ -7,7 +7,7 @@ that a slow start is never taken for an answer; one that dies of the question is
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from dovetail.client.clock import Clock
 from dovetail.client.conversation import Conversation
@@ -16,10 +16,12 @@ from dovetail.errors import (
     Disconnected,
     HttpError,
     MCPError,
+    MethodNotFound,
     NotMCP,
     PeerError,
     RequestTimeout,
     ResultError,
+    clip,
 )
 from dovetail.protocol.channel import Channel, Request
 from dovetail.protocol.limits import Timeouts
@@ -104,7 +106,8 @@ class Opening:
             if isinstance(exc, Disconnected):
                 exc.sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
-                raise _explained(exc.at(server=self._conversation.name, step=self._probe.send)) from exc.__cause__
+                located = exc.at(server=self._conversation.name, step=self._probe.send)
+                raise _explained(located, self._conversation) from exc.__cause__
             raise
 
     def _timed_out(self, exc: BaseException) -> BaseException:
@@ -240,9 +243,26 @@ def _implementation(given: Any) -> Implementation | None:
         return None
 
 
-def _explained(exc: MCPError) -> MCPError:
+_ONLY_MESSAGES: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
+
+
+def _doubt(conversation: Conversation) -> str:
+    """What to ask of something that says what is no message."""
+    if (conversation.first_junk or "").startswith("HTTP/"):
+        return "it speaks HTTP: is its address an http:// one?"
+    return _ONLY_MESSAGES if "exit_code" in conversation.channel.facts() else "is it an MCP server?"
+
+
+def _explained(exc: MCPError, conversation: Conversation) -> MCPError:
     if isinstance(exc, Disconnected) and exc.exit_code is not None:
-        return CannotStart(f"the server ended with exit code {exc.exit_code} before it could be used").at(
+        exc = CannotStart(f"{exc.args[0]} before it could be used").at(
             server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
         )
-    return exc
+    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and conversation.first_junk is not None:
+        exc.args = (f"{exc.args[0]}; it wrote {clip(conversation.first_junk, 200)!r}, which is no message",)
+        exc.at(hint=_doubt(conversation))
+    if isinstance(exc, RequestTimeout):
+        exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
+    if isinstance(exc, PeerError) and exc.code == MethodNotFound.code:
+        exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
+    return exc.at(hint=conversation.channel.advice()) if isinstance(exc, CannotStart) else exc

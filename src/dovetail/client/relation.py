@@ -16,10 +16,11 @@ from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity
+from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.remembering import Remembering
 from dovetail.client.requesting import Requesting
 from dovetail.errors import ResultError
-from dovetail.protocol.around import Middleware
+from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -61,6 +62,22 @@ class Relation:
         check_results: bool = True,
         middleware: Sequence[Middleware] = (),
     ) -> None:
+        for option, function in (
+            ("elicit", elicit),
+            ("elicit_url", elicit_url),
+            ("sample", sample),
+            ("on_log", on_log),
+        ):
+            expect_callable(option, function)
+        check_level("log_level=", log_level)
+        check_roots(roots)
+        check_middleware(middleware)
+        expect("client", client, Implementation, "an Implementation(name=..., version=...)")
+        expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
+        expect("cache", cache, bool, "True or False")
+        expect("check_results", check_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
@@ -103,7 +120,7 @@ class Relation:
         It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
         result that is still fresh.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._requesting.surround(self._middleware, self._caller)
         return function
 
@@ -240,3 +257,9 @@ class Relation:
         """How the server wants to be used."""
         current = self._keeper.current
         return None if current is None else current.instructions
+
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        current = self._keeper.current
+        return 0 if current is None else current.junk_seen

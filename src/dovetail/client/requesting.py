@@ -12,13 +12,22 @@ from dovetail.client.answering import Answering
 from dovetail.client.caching import Cache
 from dovetail.client.clock import NEVER, Progress
 from dovetail.client.keeping import Keeper, Sending
-from dovetail.client.knowing import Known, Tools
+from dovetail.client.knowing import Known, Names, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
 from dovetail.client.visiting import URL_REQUIRED, Visiting
-from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, RequestTimeout, ResultError
+from dovetail.errors import (
+    AnswerError,
+    HeaderMismatch,
+    MCPError,
+    MethodNotFound,
+    NotFound,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+)
 from dovetail.protocol.around import Call, Middleware, around
-from dovetail.protocol.channel import Headers
+from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.incoming import body, plain
@@ -77,6 +86,7 @@ class Requesting:
         self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
         self.visiting = Visiting(name, answering, limits, timeouts.read)
+        self._names = Names()
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
         """Put middleware around every request; `caller` says who this side is to the server."""
@@ -103,12 +113,14 @@ class Requesting:
     def renew(self) -> None:
         """The connection is a new one: what was known of the server may no longer be true, and is asked for again."""
         self.tools.outdate()
+        self._names.clear()
         if self._cache is not None:
             self._cache.clear()
 
     def forget(self) -> None:
         """What was known of the server is of no use any more."""
         self.tools.clear()
+        self._names.clear()
         if self._cache is not None:
             self._cache.clear()
 
@@ -123,6 +135,8 @@ class Requesting:
             sending = self._sending(row, options, safe=True)
             try:
                 raw = await self._keeper.request(row.name, params, sending)
+            except NotFound as exc:
+                raise self.advised(exc, row.name, params) from None
             except PeerError as exc:
                 if not self._wants_a_visit(exc):
                     raise
@@ -172,7 +186,18 @@ class Requesting:
         try:
             return decode_result(raw, row, params, rounds)
         except ResultError as exc:
-            raise exc.at(server=self._name, step=row.name) from None
+            raise self.located(exc, row.name, params) from None
+
+    def located(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
+        """The same error, told which request it is about."""
+        current = self._keeper.current
+        revision = None if current is None else current.revision
+        return exc.at(server=self._name, step=step(method, params), revision=revision)
+
+    def advised(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
+        """The same error, with what may have been meant."""
+        name = str(params.get("name") or params.get("uri") or "")
+        return self.located(exc.at(hint=self._names.advice(method, name)), method, params)
 
     async def _answers(self, pending: Pending) -> dict[str, Any]:
         try:
@@ -184,7 +209,7 @@ class Requesting:
                 await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
-            raise exc.at(server=self._name, step=pending.method) from exc.__cause__
+            raise self.located(exc, pending.method, pending.params) from exc.__cause__
 
     async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
         """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
@@ -212,6 +237,8 @@ class Requesting:
         sending = self._sending(CALL, options, safe=known is not None and known.safe)
         try:
             raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+        except NotFound as exc:
+            raise self.advised(exc, CALL.name, params) from None
         except PeerError as exc:
             if self._wants_a_visit(exc):
                 raw = await self.visiting.through(
@@ -231,7 +258,7 @@ class Requesting:
             try:
                 known.check(result, self._name)
             except ResultError as exc:
-                raise exc.at(server=self._name, step=CALL.name) from None
+                raise self.located(exc, CALL.name, params) from None
         return result
 
     def _wants_a_visit(self, exc: PeerError) -> bool:
@@ -290,7 +317,7 @@ class Requesting:
                 raise
             return []  # a server without such things has none of them
         except ResultError as exc:
-            raise exc.at(server=self._name, step=method) from None
+            raise self.located(exc, method) from None
 
     async def page(self, method: str, field: str, item: type[Any], cursor: str | None) -> Any:
         """One page of a list, less what is malformed."""
@@ -307,7 +334,10 @@ class Requesting:
         def fetch() -> Awaitable[Any]:
             return self._around(method, params, PLAIN, send)
 
-        return await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        page = await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        if field != "resource_templates":
+            self._names.learn(method, getattr(page, field), first=cursor is None)
+        return page
 
 
 async def _sent(exchange: Exchange) -> Any:

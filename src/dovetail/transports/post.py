@@ -17,6 +17,7 @@ from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.protocol.probe import DISCOVER, INITIALIZE
 from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
 from dovetail.transports.door import Door, body_of, refusal, told
@@ -38,6 +39,7 @@ _SESSION_GONE: Final = re.compile(
 # What says "not now" rather than "there is no such stream".
 _LATER: Final = frozenset({408, 425, 429})
 _STEPS: Final = 20  # of doubling a pause, after which it is the longest
+_PATH: Final = "is the path right? MCP servers are often at /mcp"
 
 
 class Post:
@@ -65,9 +67,13 @@ class Post:
         """Nothing to reach yet: the first request does that."""
         self._inbox = self._door.inbox = inbox
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, since: float | None = None) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
         return {}
+
+    def advice(self) -> str | None:
+        """Each reply brings its own."""
+        return None
 
     def older(self) -> Channel | None:
         """The same URL by the transport of 2024."""
@@ -96,15 +102,18 @@ class Post:
             return await self._followed(reply, request)
         data = await self._read(reply)
         if kind != JSON:
-            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(
-                status=reply.status, hint="is the path right? MCP servers are often at /mcp"
-            )
+            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(status=reply.status, hint=_PATH)
         try:
             found = self._sort(read(data), request)
         except ParseError as exc:
             if request.id in answered(data):
                 raise unusable(data, str(exc)).at(status=reply.status) from None
-            raise NotMCP(f"the answer is not JSON: {exc}").at(status=reply.status) from None
+            why = f"not JSON: {exc}" if data else "empty, not JSON"
+            raise NotMCP(f"the answer is {why}").at(status=reply.status, hint=_PATH) from None
+        if found is None and request.method in (DISCOVER, INITIALIZE):
+            words = clip(data[:400].decode("utf-8", "replace"), 200)
+            why = f"the answer is JSON, but no message of this protocol: {words!r}"
+            raise NotMCP(why).at(status=reply.status, hint=_PATH)
         if found is None:
             raise ResultError("the reply does not contain the answer to the request").at(status=reply.status)
         return found
@@ -366,7 +375,7 @@ def _continued(parser: Parser) -> Parser:
 def _named(kind: bytes, data: bytes) -> str:
     if b"html" in kind:
         return "a web page"
-    return f"of type {clip(kind.decode('latin-1'))}" if kind else ("empty" if not data else "of no named type")
+    return "empty" if not data else f"of type {clip(kind.decode('latin-1'))}" if kind else "of no named type"
 
 
 def _older(url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]) -> Channel:

@@ -43,9 +43,13 @@ class Talking:
     async def drain(self) -> None:
         """Wait while the other side does not read."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, since: float | None = None) -> dict[str, Any]:
         """What is known about the other side."""
         return {}
+
+    def advice(self) -> str | None:
+        """Nothing is known that could help."""
+        return None
 
     def older(self) -> Channel | None:
         """The same server by an older transport."""
