@@ -120,7 +120,7 @@ class Server(Offers):
             lint=lint,
             show_locked=getattr(auth, "show_locked", False),
         )
-        self.auth = auth  # who is served over HTTP: the joint makes a guard of it
+        self.auth = self.checked_auth(auth)  # who is served over HTTP: the joint makes a guard of it
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
@@ -160,6 +160,10 @@ class Server(Offers):
         self._chains: dict[str, Call] = self._work
         for function in middleware:
             self.middleware(function)
+
+    def checked_auth(self, auth: Any) -> Any:
+        """What was given as `auth`, if it can guard a server; the joint knows what can."""
+        return auth
 
     @property
     def name(self) -> str:
