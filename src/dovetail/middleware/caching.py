@@ -23,8 +23,8 @@ _COMPLETE: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
 class Caching:
     """Keeps the results of these tools, prompts (by name) and resources (by URI) for so many seconds.
 
-    Each caller has results of its own, unless `shared=True` says that all get the same, whoever they are. Failures and questions are not
-    kept. At most `entries` are; the longest unused give way.
+    Each caller has results of its own, unless `shared=True` says that all get the same, whoever they are. Failures and
+    questions are not kept. At most `entries` are; the longest unused give way.
     """
 
     def __init__(

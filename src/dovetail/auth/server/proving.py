@@ -120,9 +120,8 @@ class Proving:
         if until > now + _LONGEST_LIFE:
             raise Rejected("it is good for too long")
         seen = mark(f"{client.client_id} {name}")
-        if self._store.get("assertion", seen, now) is not None:
+        if self._store.add("assertion", seen, b"1", until, now) is not None:
             raise Rejected("it was used before")
-        self._store.put("assertion", seen, b"1", until, now)
 
 
 def basic(request: Request) -> tuple[str, str] | None:
