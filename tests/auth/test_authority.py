@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given, settings
@@ -624,6 +625,29 @@ def test_ids_that_name_no_document_are_not_fetched(client_id: str) -> None:
     assert Browser(desk).open(client_id=client_id).status == 400
     assert desk.fetched == []
     assert not names_document(client_id)
+
+
+def test_nobody_has_documents_fetched_without_end() -> None:
+    """Or this server would knock at any door of the web as often as somebody unknown likes."""
+    desk = Desk()
+    for number in range(30):
+        assert Browser(desk).open(client_id=f"https://victim.example/{number}").status == 400
+    refused = Browser(desk).open(client_id="https://victim.example/more")
+    assert refused.status == 429
+    assert header(refused, "retry-after") == "60"
+    assert len(desk.fetched) == 30
+    desk.documents[DOCUMENT] = describing()
+    query = urlencode(
+        {
+            "response_type": "code", "client_id": DOCUMENT, "redirect_uri": HOME, "code_challenge": "x" * 43,
+            "code_challenge_method": "S256", "resource": RESOURCE,
+        }
+    )  # fmt: skip
+    assert desk.ask("GET", "/authorize", query, address="5.6.7.8").status == 200
+    assert Browser(desk).open(client_id=DOCUMENT).status == 200  # known by now, and so not fetched
+    desk.now += 61
+    assert Browser(desk).open(client_id="https://victim.example/more").status == 400
+    assert len(desk.fetched) == 32
 
 
 def test_only_trusted_hosts_if_some_are_named() -> None:
