@@ -46,6 +46,9 @@ def test_only_of_resources() -> None:
         ("tools/call", -32603, "No such tool", NotFound),
         ("prompts/get", 0, "Unknown prompt: fly", NotFound),
         ("prompts/get", -32602, "Prompt fly not found", NotFound),
+        ("completion/complete", -32602, "Prompt fly not found", NotFound),
+        ("completion/complete", -32602, "Resource template a://{b} not found", NotFound),
+        ("completion/complete", -32602, "Unknown tool: fly", PeerError),
         ("resources/read", -32602, "Resource not found", NotFound),
         ("resources/read", -32602, "Resource test://a/b not found", NotFound),
         ("tools/call", -32602, "Unknown prompt: fly", PeerError),
@@ -64,9 +67,12 @@ def test_words_tell_where_there_is_no_code(method: str, code: int, words: str, k
 async def test_what_is_not_there_is_told_with_what_there_is(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
         for ask, listing in (
-            (lambda: client.call("ecko", text="x"), "list_tools() tells what there is"),
-            (lambda: client.get_prompt("paking"), "list_prompts() tells what there is"),
-            (lambda: client.read("page://10"), "list_resources() tells what there is"),
+            (lambda: client.call("ecko", text="x"), "what there is, you learn by list_tools()"),
+            (lambda: client.get_prompt("paking"), "what there is, you learn by list_prompts()"),
+            (
+                lambda: client.read("page://10"),
+                "what there is, you learn by list_resources() and list_resource_templates()",
+            ),
         ):
             with pytest.raises(NotFound) as before:
                 await ask()

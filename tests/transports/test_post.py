@@ -125,7 +125,7 @@ async def test_what_is_not_even_http() -> None:
 
 
 async def test_nothing_there() -> None:
-    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9 cannot be reached") as caught:
+    with pytest.raises(CannotConnect, match=r"No connection to 127\.0\.0\.1:9: it was refused") as caught:
         await client("http://127.0.0.1:9/mcp").connect()
     assert "is the server running" in str(caught.value)
 
@@ -389,3 +389,46 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
         async with asyncio.timeout(1.5):
             await one.close()
         assert server.told[-1].verb == "DELETE"
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (http(b'{"hello": 1}'), "JSON, but no message of this protocol: '{\"hello\": 1}'"),
+        (http(b"[]"), "JSON, but no message of this protocol: '[]'"),
+        (http(b""), "the answer is empty, not JSON"),
+        (http(b"", kind="text/plain", status=202), "the answer is empty, not JSON"),
+    ],
+)
+async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
+    error = await opened(reply)
+    assert isinstance(error, NotMCP)
+    assert says in str(error)
+    assert "often at /mcp" in (error.hint or "")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_a_refusal_says_is_told(status: int) -> None:
+    error = await opened(http(b'{"detail": "key \x1b expired"}', status=status))
+    assert f"(status {status} and " in str(error)
+    assert "expired" in str(error)
+    page = await opened(http(b"<html>", status=status, kind="text/html"))
+    assert f"(status {status})" in str(page)
+
+
+async def test_a_stream_of_something_else_is_doubted() -> None:
+    error = await opened(http(b"data: hello\n\n", kind="text/event-stream"))
+    assert "it wrote 'hello', which is no message" in str(error)
+    assert error.hint == "is it an MCP server?"
+
+
+async def test_a_server_without_tls_is_told_apart() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as door:
+        port = door.sockets[0].getsockname()[1]
+        with pytest.raises(CannotConnect, match="http:// rather than https://"):
+            await client(f"https://127.0.0.1:{port}/mcp").connect()

@@ -17,7 +17,14 @@ from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity, Opening
-from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
+from dovetail.client.options import (
+    check_level,
+    check_middleware,
+    check_roots,
+    check_times,
+    expect,
+    expect_callable,
+)
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, says_unknown, value_as, value_of
@@ -359,11 +366,16 @@ class Client:
     async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
+        if _others:
+            raise TypeError(
+                f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
+                f"call_tool({tool!r}, arguments)"
+            )
         result = await self.call_tool(tool, arguments)
         if result.is_error and (missing := says_unknown(result, tool)) is not None:
             raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
@@ -391,6 +403,8 @@ class Client:
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
         options = _options(timeout, total, progress, meta, retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.through, CALL, params, options)
 
@@ -411,6 +425,8 @@ class Client:
         wait like that: its questions go to the handlers as ever.
         """
         options = _options(timeout, total, progress, await self._declaring(meta), retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -425,6 +441,8 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
+        expect("pending", pending, Pending, "a Pending")
+        expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
         options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
@@ -490,6 +508,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
+        expect("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -580,7 +599,8 @@ class Client:
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise self._requesting.located(NotOffered(f"{method} is not part of this revision"), method, params)
+            error = NotOffered(f"{method} is not part of this revision").at(hint=_INSTEAD.get(method))
+            raise self._requesting.located(error, method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(
@@ -595,6 +615,12 @@ class Client:
         await self._here(conversation.tell, method, dict(params or {}))
 
 
+_INSTEAD = {
+    "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
+    "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
+}
+
+
 def _options(
     timeout: float | None,
     total: float | None,
@@ -604,4 +630,7 @@ def _options(
 ) -> Options:
     if timeout is None and total is None and progress is None and meta is None and retry is None:
         return PLAIN
+    check_times(timeout=timeout, total=total)
+    expect_callable("progress", progress)
+    expect("meta", meta, Mapping, "a dict")
     return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)

@@ -107,7 +107,11 @@ class Tools:
 
 
 _LISTS = {"tools/call": "tools/list", "prompts/get": "prompts/list", "resources/read": "resources/list"}
-_ASKED_BY = {"tools/list": "list_tools()", "prompts/list": "list_prompts()", "resources/list": "list_resources()"}
+_ASKED_BY = {
+    "tools/list": "list_tools()",
+    "prompts/list": "list_prompts()",
+    "resources/list": "list_resources() and list_resource_templates()",
+}
 _NAMES_SHOWN = 10
 
 
@@ -131,7 +135,7 @@ class Names:
             return None
         known = self._listed.get(listing)
         if known is None:
-            return f"{_ASKED_BY[listing]} tells what there is"
+            return f"what there is, you learn by {_ASKED_BY[listing]}"
         if not known:
             return "the server listed none at all"
         guess = nearest(name, known)

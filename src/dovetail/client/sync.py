@@ -145,12 +145,12 @@ class SyncClient:
     def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
-        return blocking.run(self._client.call(tool, into=into, **arguments))
+        return blocking.run(self._client.call(tool, *_others, into=into, **arguments))
 
     def call_tool(
         self,

@@ -20,6 +20,7 @@ from dovetail.errors import (
     ToolError,
     Unauthorized,
 )
+from dovetail.protocol.channel import step
 from dovetail.protocol.headers import encode_value
 from dovetail.protocol.modern import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
@@ -70,7 +71,10 @@ class Speaker:
             both.pop(PROGRESS_TOKEN, None)
             inner = encode(both)[1:-1]
             comma = b"," if inner else b""
-        own = encode(params)[:-1] if params else b"{"
+        try:
+            own = encode(params)[:-1] if params else b"{"
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise type(exc)(f"what is given to {step(method, params)} cannot be sent as JSON: {exc}") from None
         return b"".join(
             (
                 b'{"jsonrpc":"2.0","id":',
@@ -135,10 +139,11 @@ _MISSING: Final = {
 # Where there is no code of its own for it, words tell: those of the specification's examples, and those of other SDKs.
 # spec: tools#error-handling
 _NAMED: Final = {
-    "tools/call": "tool",
-    "prompts/get": "prompt",
-    "resources/read": "resource",
-    "resources/subscribe": "resource",
+    "tools/call": ("tool",),
+    "prompts/get": ("prompt",),
+    "resources/read": ("resource",),
+    "resources/subscribe": ("resource",),
+    "completion/complete": ("prompt", "resource"),
 }
 _SAYS_MISSING: Final = re.compile(
     r"(?:MCP error -?\d+: )?"
@@ -152,7 +157,17 @@ _RATE_LIMITED: Final = frozenset({-32004, 429})
 _EXECUTION: Final = -32002
 
 
-_UNDECLARED: Final = "give the client a handler for it: elicit=, elicit_url=, sample= or roots="
+_HANDLERS: Final = {"sampling": "sample=", "roots": "roots="}
+
+
+def _undeclared(data: Any) -> str:
+    needed = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    names = [
+        ("elicit_url=" if "url" in (inner or ()) else "elicit=") if name == "elicitation" else _HANDLERS[name]
+        for name, inner in (needed.items() if isinstance(needed, dict) else ())
+        if name == "elicitation" or name in _HANDLERS
+    ]
+    return f"give the client a handler for it: {' and '.join(names) or 'elicit=, elicit_url=, sample= or roots='}"
 
 
 _ABSENT: Final = {
@@ -168,12 +183,12 @@ _ABSENT: Final = {
 def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
     """The exception an error response stands for."""
     error: MCPError = _kind(revision, method, failure)(failure.code, failure.message, failure.data)
-    return error.at(hint=_hint(method, failure.code))
+    return error.at(hint=_hint(method, failure.code, failure.data))
 
 
-def _hint(method: str, code: int) -> str | None:
+def _hint(method: str, code: int, data: Any) -> str | None:
     if code == MissingCapability.code:
-        return _UNDECLARED
+        return _undeclared(data)
     row = METHODS.get(method)
     if code == MethodNotFound.code and row is not None and row.sender == "client":
         return _ABSENT.get(method) or _ABSENT.get(method.partition("/")[0])
@@ -183,7 +198,7 @@ def _hint(method: str, code: int) -> str | None:
 def says_missing(method: str, words: str) -> bool:
     """Whether a server's words say that there is no such tool, prompt or resource."""
     said = _SAYS_MISSING.match(words)
-    return said is not None and (said[1] or said[2]).lower() == _NAMED.get(method)
+    return said is not None and (said[1] or said[2]).lower() in _NAMED.get(method, ())
 
 
 def _kind(revision: str | None, method: str, failure: Failure) -> Any:
