@@ -1,6 +1,7 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
 the public names and their docstrings, those of guide/types.md from what the code makes of types, those
-of schemas.md from the rules, and those of performance.md from the results the benchmark last published.
+of schemas.md from the rules, those of performance.md from the results the benchmark last published, and the help on the
+pages of the commands from the commands.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -14,8 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import click
+
 import dovetail
 from dovetail import errors
+from dovetail.cli.exits import MEANINGS
+from dovetail.cli.main import COMMANDS, NAMES
 from dovetail.protocol import downgrade
 from dovetail.protocol.http import status_of
 from dovetail.protocol.profiles import RULES
@@ -27,6 +32,7 @@ DOCS = Path(__file__).parent
 PACKAGE = Path(dovetail.__file__).parent
 
 YES, NO, INLINE = "●", "", "○"
+HELP = ["-h", "--help"]
 
 # One of each error a server sends; `code` tells what it is called in each revision.
 REFUSALS = (
@@ -102,6 +108,7 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "The host": ("Policy", "rule", "arg"),
     "Guarding a server": (
         "Guard",
         "JwtVerifier",
@@ -170,6 +177,7 @@ GROUPS = {
         "NeedsLogin",
         "Forbidden",
         "LoginFailed",
+        "PolicyError",
         "NotOffered",
         "AnswerError",
         "ResultError",
@@ -190,6 +198,7 @@ def pages() -> dict[Path, str]:
         DOCS / "guide" / "client.md": client(),
         DOCS / "schemas.md": schemas(),
         DOCS / "performance.md": performance(),
+        **commands(),
     }
 
 
@@ -213,6 +222,32 @@ def _limits(kind: type) -> Iterator[list[str]]:
             default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
             meaning = source[member.lineno - 1].partition("  # ")[2]
             yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
+
+
+def commands() -> dict[Path, str]:
+    """The pages of the command line: each with its help, the first with all commands and what exits mean."""
+    folder = DOCS / "commands"
+    first = (folder / "README.md").read_text(encoding="utf-8")
+    groups = [
+        f"**{title}**: " + " · ".join(f"[`{name}`]({name}.md)" for name in group) for title, group in COMMANDS.items()
+    ]
+    meanings = [[str(code), told] for code, told in MEANINGS.items()]
+    first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["status", ""], meanings))
+    made = {folder / "README.md": first}
+    for name in NAMES:
+        page = folder / f"{name}.md"
+        command: click.Command = importlib.import_module(f"dovetail.cli.{name}").command
+        text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
+        made[page] = _replaced(text, "help", "\n\n".join(f"```text\n{one}\n```" for one in _helps(name, command)))
+    return made
+
+
+def _helps(name: str, command: click.Command) -> Iterator[str]:
+    with click.Context(command, info_name=f"dovetail {name}", terminal_width=100, help_option_names=HELP) as ctx:
+        yield command.get_help(ctx)
+    if isinstance(command, click.Group):
+        for inner, one in command.commands.items():
+            yield from _helps(f"{name} {inner}", one)
 
 
 def performance() -> str:

@@ -204,6 +204,8 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
     rest = {name: value for name, value in options.items() if name != "auth"}
     if auth is None:
         return rest
+    if any(name.lower() == "authorization" for name in rest["headers"] or ()):
+        raise ValueError("headers= and auth= both say who is calling: leave Authorization out of headers=, or auth=")
     if isinstance(auth, Bearer):
         return rest | {"headers": {**(rest["headers"] or {}), "Authorization": f"Bearer {auth.token}"}}
     from dovetail.login.driver import driver_for

@@ -65,13 +65,34 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     error = await opened(http(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
     assert (error.status, error.challenge) == (401, challenge)
-    assert error.hint is not None
+    assert error.hint == 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
 
 
 async def test_a_server_that_refuses_who_asks() -> None:
     error = await opened(http(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)
     assert error.status == 403
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "kind", "told"),
+    [
+        (401, 'Bearer error="invalid_token", error_description="it has expired"', NeedsLogin, "expired"),
+        (401, 'Bearer error="invalid_token"', NeedsLogin, "does not take these credentials: invalid_token"),
+        (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "lack the scope a b"),
+        (403, 'Bearer error="insufficient_scope"', Forbidden, "lack the scope this takes"),
+        (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "this caller: not you"),
+    ],
+)
+async def test_what_is_said_of_the_credentials_is_told(
+    status: int, challenge: str, kind: type[MCPError], told: str
+) -> None:
+    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"x"}}' if "insufficient" in challenge else b""
+    error = await opened(http(body, status=status, kind="application/json", www_authenticate=challenge))
+    assert type(error) is kind
+    assert told in str(error)
+    assert (error.status, error.challenge) == (status, challenge)
+    assert error.hint is not None
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])

@@ -68,13 +68,12 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 def options(*words: str) -> Callable[[F], F]:
     """The arguments of a command, and the options of every command that speaks to a server."""
-    from dovetail.cli.completing import complete_words
 
     def decorate(function: F) -> F:
         for option in reversed(_OPTIONS):
             function = option(function)
         shown = " ".join(("[TARGET]", *words))
-        return click.argument("words", nargs=-1, metavar=shown, shell_complete=complete_words)(function)
+        return click.argument("words", nargs=-1, metavar=shown)(function)
 
     return decorate
 
@@ -113,7 +112,7 @@ def _in_file(path: Path, name: str | None) -> Any:
     from dovetail.host.config import read_file
 
     entries, problems = read_file(_there(path), path.name)
-    found = [one for one in entries if name in (None, one.name)]
+    found = [one for one in entries if name in (None, one.name, one.written)]
     if len(found) == 1:
         return _target(found[0])
     for problem in problems:
@@ -129,7 +128,7 @@ def _configured(word: str) -> Any:
 
     entries, _ = read_known()
     source, _, name = word.rpartition(":")
-    found = [one for one in entries if one.name == name and source in ("", one.source)]
+    found = [one for one in entries if name in (one.name, one.written) and source in ("", one.source)]
     if not found:
         hint = meant(name, [one.name for one in entries])
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
@@ -143,7 +142,7 @@ def _target(entry: Any) -> Any:
     try:
         return entry.target()
     except KeyError as exc:
-        raise click.UsageError(f"{entry.name}: the variable {exc.args[0]} is not set here") from None
+        raise click.UsageError(f"{entry.name}: {exc}") from None
 
 
 def url_of(target: Any) -> str | None:
@@ -166,7 +165,7 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
     if (auth := _auth(given, target)) is not None:
         made["auth"] = auth
     if given.env:
-        made["env"] = _variables(given.env)
+        made["env"] = variables(given.env)
     if given.cwd is not None:
         made["cwd"] = given.cwd
     if given.verbose and url_of(target) is None:
@@ -176,14 +175,16 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 def _auth(given: Asked, target: Any) -> Any:
     url = url_of(target)
-    if url is None and given.auth is None:
+    said = any(one.lower().startswith("authorization:") for one in given.headers)
+    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
         return None
     from dovetail.cli.logins import setting
 
     return setting(given.auth, url or "")
 
 
-def _variables(given: Iterable[str]) -> dict[str, str]:
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """The variables of `--env`, each with a value."""
     found: dict[str, str] = {}
     for word in given:
         name, mark, value = word.partition("=")

@@ -94,9 +94,7 @@ class Attended:
         shown = code.complete if code.complete is not None and presentable(code.complete) else code.url
         if not presentable(shown):
             raise LoginFailed("the address to enter the code at is not one a browser should open")
-        if settings.show is None:
-            raise LoginFailed("nobody can be shown the code").at(hint="pass show= to DeviceLogin")
-        await given(settings.show, shown, code.code)
+        await given(settings.show or _tell, shown, code.code)
 
 
 def _pasted(url: str) -> dict[str, str]:
@@ -117,6 +115,10 @@ def _pasted(url: str) -> dict[str, str]:
 def _open(url: str) -> None:
     if not webbrowser.open(url):
         log.warning("no browser could be opened; open this address yourself: %s", url)
+
+
+def _tell(url: str, code: str) -> None:
+    log.warning("to log in, open %s and enter the code %s", url, code)
 
 
 async def given(value: Any, *args: Any) -> Any:

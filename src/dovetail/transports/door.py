@@ -4,6 +4,7 @@ Redirects are followed only within the origin, so that credentials never reach a
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,15 +156,14 @@ async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
     """What a status of 300 or more means: the error response it carries, or an exception that tells it."""
     status = reply.status
     text = await body_of(reply, url)
-    if status == 401:
-        asks = NeedsLogin(f"the server asks for credentials (status 401{_quoted(reply, text)})")
-        return _login(asks, reply, "give headers= or auth= with a valid token")
+    challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
+    if status == 401 or (status == 403 and _LACKING in challenge):
+        return _credentials(status, challenge, _quoted(reply, text))
     failure = _failure(text)
     if failure is not None:
         return failure
     if status == 403:
-        refuses = Forbidden(f"the server refuses these credentials or this caller (status 403{_quoted(reply, text)})")
-        return _login(refuses, reply, _REFUSED)
+        return _credentials(status, challenge, _quoted(reply, text))
     if status < 400:
         return _astray(reply)
     words = _words(text)
@@ -203,7 +203,8 @@ def _astray(reply: Reply) -> HttpError:
 
 _AWAY: Final = "is the server running, and is that its address?"
 _PLAIN: Final = "it does not answer in TLS: is its address http:// rather than https://?"
-_REFUSED: Final = "check the token's scopes, or the server's allowed hosts and origins"
+_LACKING: Final = "insufficient_scope"
+_SAID: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')  # enough to tell a user, not to act upon
 _HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",
     405: "is the path right? MCP servers are often at /mcp",
@@ -226,9 +227,25 @@ def _failure(text: bytes) -> Incoming | None:
     return None
 
 
-def _login(error: NeedsLogin | Forbidden, reply: Reply, hint: str) -> MCPError:
-    error.challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
-    return error.at(status=reply.status, hint=hint)
+def _credentials(status: int, challenge: str, body: str) -> MCPError:
+    """What a 401 or 403 says of the credentials that were sent, or were not. RFC 6750, section 3.1"""
+    said = {name: clip(value) for name, value in _SAID.findall(challenge)}
+    words = said.get("error_description") or said.get("error")
+    shown = f" (status {status}{body})"
+    if _LACKING in challenge:
+        error = Forbidden(f"the credentials lack the scope {said.get('scope', 'this takes')}")
+        hint = 'auth="oauth" asks the user for it; a token of your own must be issued with it'
+    elif status == 403:
+        error = Forbidden(f"the server refuses these credentials or this caller{f': {words}' if words else shown}")
+        hint = "check what the token is for, or the server's allowed hosts and origins"
+    elif words:
+        error = NeedsLogin(f"the server does not take these credentials: {words}")
+        hint = 'get a fresh token, or log in: auth="oauth"'
+    else:
+        error = NeedsLogin(f"the server asks for credentials{shown}")
+        hint = 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
+    error.challenge = challenge
+    return error.at(status=status, hint=hint)
 
 
 def _seconds(value: bytes | None) -> float | None:
