@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from stage import HERE, SERVERS, Running, Setting
 
-CALLERS = ("dovetail", "mcp", "fastmcp")
+CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
 PATIENCE = 120.0
 
 
@@ -80,6 +80,10 @@ def _floor(scene: Scene) -> list[str]:
     return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
 
 
+def _can(caller: str, scene: Scene) -> bool:
+    return caller != "floor" or scene.transport == "stdio"
+
+
 def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
     """Everyone in every scene, in another order in every round."""
     samples: dict[str, dict[str, list[dict[str, float]]]] = {scene.name: {} for scene in scenes}
@@ -90,7 +94,7 @@ def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) ->
     }
     try:
         for turn in range(rounds):
-            parts = [(scene, caller) for scene in scenes for caller in who]
+            parts = [(scene, caller) for scene in scenes for caller in who if _can(caller, scene)]
             random.shuffle(parts)
             for scene, caller in parts:
                 web = webs.get(scene.megabytes) if scene.transport == "http" else None

@@ -487,7 +487,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
         return f"{node.name}: {_kind(node.returns)}" if node.returns else node.name
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    returns = f" -> {_kind(node.returns)}" if node.returns else ""
     return f"{prefix}{node.name}({_arguments(node)}){returns}"
 
 
