@@ -65,10 +65,14 @@ class Pipe(asyncio.Protocol):
             self._held.append(rest)
 
 
+def _started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
 async def main(job: driving.Job) -> None:
     """Connect and call."""
     loop = asyncio.get_running_loop()
-    server = subprocess.Popen(job.target, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    server = _started(job.target)
     pipe, number = Pipe(), 0
     writer: Any
     writer, _ = await loop.connect_write_pipe(asyncio.Protocol, server.stdin)

@@ -11,7 +11,7 @@ https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
 
 import asyncio
 import contextvars
-from asyncio.tasks import _enter_task, _leave_task
+from asyncio.tasks import _enter_task, _leave_task, current_task
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -64,7 +64,7 @@ class _Standby:
         if not self._ready or self._lent or self._parked.done():
             return False
         loop, task = self._loop, self.task
-        around = asyncio.current_task(loop)  # whoever hands the message over, where that is not the loop itself
+        around = current_task(loop)  # whoever hands the message over, where that is not the loop itself
         if around is not None:
             _leave_task(loop, around)
         _enter_task(loop, task)
