@@ -36,6 +36,14 @@ _UNSTARTED = 3  # as uvicorn says it
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
+    def checked_auth(self, auth: Any) -> Any:
+        """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
+        if auth is not None:
+            from dovetail.auth.guard import guard_for
+
+            guard_for(auth)
+        return auth
+
     def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Any) -> None:
         """Serve until told to stop.
 
@@ -43,19 +51,18 @@ class Server(framework.Server):
         `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
         reload: for development, start the program anew whenever one of its files changes.
         """
-        if reload and _reloading(transport, options):
-            return
-        match transport:
-            case "stdio":
-                run_stdio(self, **options)
-            case "http":
-                run_http(self, **options)
-            case "unix":
-                run_unix(self, **options)
-            case "tcp":
-                run_tcp(self, **options)
-            case other:
-                raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {other!r}")
+        runners: dict[str, Callable[..., None]] = {
+            "stdio": run_stdio,
+            "http": run_http,
+            "unix": run_unix,
+            "tcp": run_tcp,
+        }
+        if transport not in runners:
+            hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
+            raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
+        _check_options(transport, runners, options)
+        if not (reload and _reloading(transport, options)):
+            runners[transport](self, **options)
 
     def asgi(
         self,
@@ -172,6 +179,41 @@ class Server(framework.Server):
         return Duplex(self, write, **options)
 
 
+def _is_web(transport: Any) -> bool:
+    return isinstance(transport, str) and ("http" in transport or transport == "sse")
+
+
+def _check_options(transport: str, runners: Mapping[str, Callable[..., None]], options: Mapping[str, Any]) -> None:
+    """Refuse what the transport has no use for, with the one that has."""
+    if transport == "unix" and "path" not in options:
+        raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
+    known = {name: _options_of(function) for name, function in runners.items()} if options else {}
+    for name in options:
+        if name in known[transport]:
+            continue
+        other = next((one for one in ("http", "tcp", "unix") if name in known[one]), None)
+        close = "" if other else _closest(name, known[transport])
+        hint = f': app.run("{other}", {name}=...) has it' if other else close
+        raise TypeError(f"{transport} has no option `{name}`{hint}")
+    port = options.get("port", 0)
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
+
+
+def _options_of(function: Callable[..., None]) -> set[str]:
+    import inspect
+
+    taken = [inspect.signature(function), *([inspect.signature(Server.asgi)] if function is run_http else ())]
+    return {one.name for each in taken for one in each.parameters.values() if one.kind is one.KEYWORD_ONLY}
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean `{close[0]}`?)" if close else ""
+
+
 def _reloading(transport: str, options: dict[str, Any]) -> bool:
     """Keep a child of this program running; False in that child, which is to serve."""
     from dovetail.transports import reloading
@@ -197,6 +239,10 @@ def run_stdio(server: Server) -> None:
     from dovetail.transports.stdio import private_streams
     from dovetail.transports.watchdog import Watchdog
 
+    if sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write(
+            f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
+        )
     with Watchdog() as dog, private_streams() as (source, sink):
         _run(_serve_stdio(server, dog, source, sink))
 

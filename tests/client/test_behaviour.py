@@ -75,7 +75,7 @@ async def test_calls_give_values(way: str, revision: str) -> None:
         with pytest.raises(MCPError) as unknown:
             await client.call("nothing")
         assert isinstance(unknown.value, NotFound if revision == DRAFT else PeerError)
-        assert unknown.value.step == "tools/call"
+        assert unknown.value.step == "tools/call nothing"
 
 
 @everywhere
@@ -104,7 +104,7 @@ async def test_resources_prompts_and_completions(way: str, revision: str) -> Non
         assert (await client.read_resource("page://3", timeout=5)).contents[0].text == "text 3"
         with pytest.raises(PeerError) as missing:
             await client.read("missing://x")
-        assert missing.value.step == "resources/read"
+        assert missing.value.step == "resources/read missing://x"
         prompt = await client.get_prompt("packing", {"city": "Oslo"})
         content: Any = prompt.messages[0].content
         assert content.text == "What to pack for Oslo?"
@@ -143,7 +143,7 @@ async def test_progress_extends_one_limit_and_not_the_other(way: str, revision: 
 @pytest.mark.parametrize(("way", "revision"), EVERYWHERE + ELSEWHERE)
 async def test_a_time_out_reaches_the_server(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
-        with pytest.raises(RequestTimeout, match=r"it: tools/call: no answer within 0\.2 s"):
+        with pytest.raises(RequestTimeout, match=r"it: tools/call wait \(.+\): no answer within 0\.2 s"):
             await client.call_tool("wait", {"name": "a"}, timeout=0.2)
         assert await recorded(client, "a cancelled") == 1
 
@@ -210,10 +210,11 @@ async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> 
 
 
 @asking
-@pytest.mark.parametrize(("no", "words"), [(Declined, "declined"), (Dismissed, "dismissed")])
-async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception], words: str) -> None:
+@pytest.mark.parametrize(("no", "words"), [(Declined, "declined"), (Dismissed, "dismissed"), (None, "declined")])
+async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | None, words: str) -> None:
     async def refuse(question: ElicitParams) -> None:
-        raise no
+        if no is not None:
+            raise no
 
     async with reached(way, revision, elicit=refuse) as client:
         with pytest.raises(ToolError, match=words):
@@ -224,7 +225,9 @@ async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception], w
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
     async with reached(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
         if stateless(revision):
-            with pytest.raises(AnswerError, match=r"it: tools/call: the answer does not fit the form: row: "):
+            with pytest.raises(
+                AnswerError, match=r"it: tools/call book \(.+\): the answer does not fit the form: row: "
+            ):
                 await client.call("book")
         else:
             with pytest.raises(MCPError):
@@ -319,7 +322,7 @@ async def test_rounds_are_limited(way: str) -> None:
 
 @everywhere
 async def test_changes_are_heard(way: str, revision: str) -> None:
-    async with reached(way, revision) as client, client.listen(uris=["page://1"]) as changes:
+    async with reached(way, revision) as client, client.listen(tools=True, uris=["page://1"]) as changes:
         assert changes.honoured is not None
         await client.call("change", uri="page://1")
         await client.call("change", uri="page://2")
@@ -331,6 +334,27 @@ async def test_changes_are_heard(way: str, revision: str) -> None:
                 if change.kind == "tools":
                     break
         assert heard == [("resource", "page://1", False), ("tools", None, False)]
+
+
+@pytest.mark.parametrize(
+    ("named", "tools", "prompts", "resources"),
+    [
+        ({}, True, True, True),
+        ({"tools": True}, True, False, False),
+        ({"prompts": False}, True, False, True),
+        ({"uris": ["page://1"]}, False, False, False),
+        ({"uris": "page://1"}, False, False, False),
+        ({"uris": ["page://1"], "resources": True}, False, False, True),
+        ({"uris": ["page://1"], "tools": False}, False, False, False),
+    ],
+)
+async def test_what_is_named_is_heard(named: Any, tools: bool, prompts: bool, resources: bool) -> None:
+    async with reached("memory") as client, client.listen(**named) as changes:
+        agreed = changes.honoured
+    assert agreed is not None
+    flags = (agreed.tools_list_changed, agreed.prompts_list_changed, agreed.resources_list_changed)
+    assert [bool(flag) for flag in flags] == [tools, prompts, resources]
+    assert agreed.resource_subscriptions == (["page://1"] if "uris" in named else None)
 
 
 @eras

@@ -7,14 +7,23 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dovetail.errors import clip
 from dovetail.protocol.principal import Principal
 
 
-class Rejected(Exception):
-    """The token is not one to be served; the text is safe to tell its bearer."""
+class Turned(Exception):
+    """Somebody is turned away; the text is safe to tell them, `why` is for the operator's log."""
+
+    def __init__(self, words: str, why: str | None = None) -> None:
+        super().__init__(words)
+        self.why = why
 
 
-class Unavailable(Exception):
+class Rejected(Turned):
+    """The token is not one to be served."""
+
+
+class Unavailable(Turned):
     """It cannot be found out at the moment whether the token is good, so it is not."""
 
 
@@ -23,7 +32,8 @@ def check(
 ) -> None:
     """Raise Rejected unless the token is from this issuer, for this audience, and for this time."""
     if issuer is not None and claims.get("iss") != issuer:
-        raise Rejected("the token is from another issuer")
+        said = clip(str(claims.get("iss")))
+        raise Rejected("the token is from another issuer", f"it is from {said}, taken are those of {issuer}")
     check_audience(claims, audience)
     expires = _moment(claims, "exp")
     if expires is None:
@@ -43,7 +53,8 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
     # An address with and without a slash at its end is the same. spec: authorization#canonical-server-uri
     wanted = {one.rstrip("/") for one in audience}
     if not any(isinstance(one, str) and one.rstrip("/") in wanted for one in named):
-        raise Rejected("the token is for another audience")
+        mine = ", ".join(sorted(wanted))
+        raise Rejected("the token is for another audience", f"it is for {clip(str(said))}, this server is {mine}")
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:
@@ -55,7 +66,9 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def principal_of(claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str]) -> Principal:
+def principal_of(
+    claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
+) -> Principal:
     """The principal a token speaks for; Rejected if it speaks for nobody."""
     subject, client = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
@@ -64,7 +77,12 @@ def principal_of(claims: Mapping[str, Any], issuer: str | None, scope_claims: Se
     if not subject and client is None:
         raise Rejected("the token names nobody")
     return Principal(
-        subject or "", issuer=issuer, client_id=client, scopes=scopes_of(claims, scope_claims), claims=claims
+        subject or "",
+        issuer=issuer,
+        client_id=client,
+        scopes=scopes_of(claims, scope_claims),
+        claims=claims,
+        expires_at=expires_at,
     )
 
 

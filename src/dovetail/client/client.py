@@ -10,18 +10,26 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
-from dovetail.client.clock import Progress
+from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
+from dovetail.client.clock import Clock, Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity, Opening
+from dovetail.client.options import (
+    check_level,
+    check_middleware,
+    check_roots,
+    check_times,
+    expect,
+    expect_callable,
+)
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, value_as, value_of
-from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
-from dovetail.protocol.around import Middleware
+from dovetail.client.values import contents_of, says_unknown, value_as, value_of
+from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, RequestTimeout, ResultError
+from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -30,8 +38,15 @@ from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    RootsCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -78,6 +93,22 @@ class Client:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         check_wishes(revision, era)
+        for option, function in (
+            ("elicit", elicit),
+            ("elicit_url", elicit_url),
+            ("sample", sample),
+            ("on_log", on_log),
+        ):
+            expect_callable(option, function)
+        check_level("log_level=", log_level)
+        check_roots(roots)
+        check_middleware(middleware)
+        expect("client", client, Implementation, "an Implementation(name=..., version=...)")
+        expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
+        expect("cache", cache, bool, "True or False")
+        expect("check_results", check_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
@@ -121,7 +152,7 @@ class Client:
         It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
         result that is still fresh.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._requesting.surround(self._middleware, self._caller)
         return function
 
@@ -197,28 +228,43 @@ class Client:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
-        key = self._key if self._revision is None and self._era is None else None
-        remembered = None if key is None else _ERAS.get(key)
+        limit = self.timeouts.initialize
+        clock, clocks = Clock(limit, limit), self._keeper.clocks
+        clocks.start(clock, clock)
         try:
-            conversation = await self._attempt(remembered or self._era)
-        except MCPError as exc:
-            if remembered is None or isinstance(exc, CannotConnect | AuthError):
-                raise
-            _ERAS.pop(key or "", None)  # it may have become another server
-            conversation = await self._attempt(None)
-        speaker = conversation.speaker
-        if key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
-            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
+            conversation = await self._met(clock)
+        finally:
+            clocks.stop(clock)
         self._requesting.forget()
         if self._identity.level is not None:
             try:
-                await self._ask_for_logs(conversation, self._identity.level)
+                await self._ask_for_logs(conversation, self._identity.level, clock)
             except BaseException:
                 await asyncio.shield(conversation.close())
                 raise
         return conversation
 
-    async def _attempt(self, era: Era | None) -> Conversation:
+    async def _met(self, clock: Clock) -> Conversation:
+        """A conversation with the server, opened as it was the last time if that is known."""
+        key = self._key if self._revision is None and self._era is None else None
+        remembered = None if key is None else _ERAS.get(key)
+        opening = self._attempt(remembered or self._era, clock)
+        try:
+            conversation = await opening.run()
+        except MCPError as exc:
+            if remembered is None or isinstance(exc, CannotConnect | AuthError):
+                raise
+            _ERAS.pop(key or "", None)  # it may have become another server
+            if isinstance(exc, RequestTimeout):
+                raise
+            opening = self._attempt(None, clock)
+            conversation = await opening.run()
+        speaker = conversation.speaker
+        if key is not None and speaker is not None and opening.certain and len(_ERAS) < _REMEMBERED:
+            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
+        return conversation
+
+    def _attempt(self, era: Era | None, clock: Clock) -> Opening:
         def converse(channel: Channel) -> Conversation:
             return Conversation(
                 channel,
@@ -227,20 +273,18 @@ class Client:
                 self._mailbox,
                 questions=self.limits.questions,
                 heard=self._heard,
+                waiting=self._keeper.clocks,
                 taps=self.taps,
             )
 
-        return await Opening(
-            self._dial, converse, self._identity, self.timeouts, revision=self._revision, era=era
-        ).run()
+        return Opening(self._dial, converse, self._identity, self.timeouts, clock, revision=self._revision, era=era)
 
-    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel) -> None:
+    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel, clock: Clock) -> None:
         """A stateless request carries the level with it; a handshake session is told once."""
         speaker = conversation.speaker
         if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
-            limit = self.timeouts.read
             with contextlib.suppress(PeerError):  # without its logs the server is still of use
-                await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
+                await conversation.request("logging/setLevel", {"level": level}, clock)
 
     def _heard(self, method: str, params: Any) -> None:
         """A notification that belongs to no request of its own."""
@@ -285,6 +329,12 @@ class Client:
         current = self._keeper.current
         return None if current is None else current.instructions
 
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        current = self._keeper.current
+        return 0 if current is None else current.junk_seen
+
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         await self._here(self._keeper.ready)
@@ -316,18 +366,25 @@ class Client:
     async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
+        if _others:
+            raise TypeError(
+                f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
+                f"call_tool({tool!r}, arguments)"
+            )
         result = await self.call_tool(tool, arguments)
+        if result.is_error and (missing := says_unknown(result, tool)) is not None:
+            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
         known = self._requesting.tools.get(tool)
         wraps = not self._requesting.stateless or (known is not None and known.wraps)
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:
-            raise exc.at(server=self.name, step=f"tools/call {tool}") from None
+            raise self._requesting.located(exc, CALL.name, {"name": tool}) from None
 
     async def call_tool(
         self,
@@ -346,6 +403,8 @@ class Client:
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
         options = _options(timeout, total, progress, meta, retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.through, CALL, params, options)
 
@@ -362,9 +421,12 @@ class Client:
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
-        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
+        wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _options(timeout, total, progress, await self._declaring(meta), retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -379,9 +441,22 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        options = _options(timeout, total, progress, meta, None)
+        expect("pending", pending, Pending, "a Pending")
+        expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
+        options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What goes with a request whose questions come back: with no handlers, all may be asked."""
+        await self._here(self._keeper.ready)
+        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+            return meta
+        given = self._identity.capabilities
+        told = replace(
+            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        )
+        return {CLIENT_CAPABILITIES: told, **(meta or {})}
 
     # Resources
 
@@ -433,6 +508,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
+        expect("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -461,17 +537,25 @@ class Client:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> Listening:
-        """Hear of changes: of the lists, and of the resources at these URIs.
+        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
+        name nothing, or only what you do not want.
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
+        found = [uris] if isinstance(uris, str) else [*uris]
+        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
         wanted = SubscriptionFilter(
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-            resource_subscriptions=[*uris] or None,
+            tools_list_changed=others if tools is None else tools,
+            prompts_list_changed=others if prompts is None else prompts,
+            resources_list_changed=others if resources is None else resources,
+            resource_subscriptions=found or None,
         )
         return Listening(
             self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
@@ -490,6 +574,7 @@ class Client:
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
+        check_level("level", level)
         conversation = await self._here(self._keeper.ready)
         self._identity = replace(self._identity, level=level)
         if conversation.speaker is not None and conversation.speaker.stateless:
@@ -507,14 +592,15 @@ class Client:
         """Ask a handshake server to end the session, then leave it."""
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered("shutdown is not part of this revision"), "shutdown")
         await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"{method} is not part of revision {self.revision}").at(server=self.name)
+            error = NotOffered(f"{method} is not part of this revision").at(hint=_INSTEAD.get(method))
+            raise self._requesting.located(error, method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(
@@ -529,6 +615,12 @@ class Client:
         await self._here(conversation.tell, method, dict(params or {}))
 
 
+_INSTEAD = {
+    "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
+    "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
+}
+
+
 def _options(
     timeout: float | None,
     total: float | None,
@@ -538,4 +630,7 @@ def _options(
 ) -> Options:
     if timeout is None and total is None and progress is None and meta is None and retry is None:
         return PLAIN
+    check_times(timeout=timeout, total=total)
+    expect_callable("progress", progress)
+    expect("meta", meta, Mapping, "a dict")
     return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)

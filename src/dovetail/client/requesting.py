@@ -11,12 +11,12 @@ from dovetail.client.answering import Answering
 from dovetail.client.caching import Cache
 from dovetail.client.clock import Progress
 from dovetail.client.keeping import Keeper, Sending
-from dovetail.client.knowing import Known, Tools
+from dovetail.client.knowing import Known, Names, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, ResultError
+from dovetail.errors import AnswerError, HeaderMismatch, MCPError, MethodNotFound, NotFound, PeerError, ResultError
 from dovetail.protocol.around import Call, Middleware, around
-from dovetail.protocol.channel import Headers
+from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.incoming import body, plain
@@ -72,6 +72,7 @@ class Requesting:
         self._chain: Call | None = None
         self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
+        self._names = Names()
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
         """Put middleware around every request; `caller` says who this side is to the server."""
@@ -98,6 +99,7 @@ class Requesting:
     def forget(self) -> None:
         """What was known of the server may no longer be true."""
         self.tools.clear()
+        self._names.clear()
         if self._cache is not None:
             self._cache.clear()
 
@@ -114,7 +116,10 @@ class Requesting:
             return self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 
         async def send(params: dict[str, Any], options: Options) -> Any:
-            raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            try:
+                raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            except NotFound as exc:
+                raise self.advised(exc, row.name, params) from None
             return self._decoded(raw, row, params, rounds)
 
         return self._around(row.name, params, options, send)
@@ -158,7 +163,18 @@ class Requesting:
         try:
             return decode_result(raw, row, params, rounds)
         except ResultError as exc:
-            raise exc.at(server=self._name, step=row.name) from None
+            raise self.located(exc, row.name, params) from None
+
+    def located(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
+        """The same error, told which request it is about."""
+        current = self._keeper.current
+        revision = None if current is None else current.revision
+        return exc.at(server=self._name, step=step(method, params), revision=revision)
+
+    def advised(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
+        """The same error, with what may have been meant."""
+        name = str(params.get("name") or params.get("uri") or "")
+        return self.located(exc.at(hint=self._names.advice(method, name)), method, params)
 
     async def _answers(self, pending: Pending) -> dict[str, Any]:
         try:
@@ -170,7 +186,7 @@ class Requesting:
                 await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
-            raise exc.at(server=self._name, step=pending.method) from None
+            raise self.located(exc, pending.method, pending.params) from None
 
     async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
         """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
@@ -196,6 +212,8 @@ class Requesting:
         sending = self._sending(CALL, options, safe=known is not None and known.safe)
         try:
             raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+        except NotFound as exc:
+            raise self.advised(exc, CALL.name, params) from None
         except PeerError as exc:
             if exc.code != HeaderMismatch.code or not self.mirrors:
                 raise
@@ -208,7 +226,7 @@ class Requesting:
             try:
                 known.check(result, self._name)
             except ResultError as exc:
-                raise exc.at(server=self._name, step=CALL.name) from None
+                raise self.located(exc, CALL.name, params) from None
         return result
 
     async def _learn_again(self, name: str) -> Known | None:
@@ -248,7 +266,7 @@ class Requesting:
                 raise
             return []  # a server without such things has none of them
         except ResultError as exc:
-            raise exc.at(server=self._name, step=method) from None
+            raise self.located(exc, method) from None
 
     async def page(self, method: str, field: str, item: type[Any], cursor: str | None) -> Any:
         """One page of a list, less what is malformed."""
@@ -265,7 +283,10 @@ class Requesting:
         def fetch() -> Awaitable[Any]:
             return self._around(method, params, PLAIN, send)
 
-        return await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        page = await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        if field != "resource_templates":
+            self._names.learn(method, getattr(page, field), first=cursor is None)
+        return page
 
 
 async def _sent(exchange: Exchange) -> Any:

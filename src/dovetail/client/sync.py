@@ -118,6 +118,11 @@ class SyncClient:
         """How the server wants to be used."""
         return self._client.instructions
 
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        return self._client.noise
+
     def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         return blocking.run(self._client.discover())
@@ -140,12 +145,12 @@ class SyncClient:
     def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
-        return blocking.run(self._client.call(tool, into=into, **arguments))
+        return blocking.run(self._client.call(tool, *_others, into=into, **arguments))
 
     def call_tool(
         self,
@@ -262,9 +267,14 @@ class SyncClient:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> SyncListening:
-        """Hear of changes: `for change in client.listen(...)`."""
+        """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
         return SyncListening(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe(self, uri: str) -> None:

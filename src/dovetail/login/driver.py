@@ -17,9 +17,16 @@ from dovetail.auth.code_flow import bound, log_in
 from dovetail.auth.flow import Flow
 from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
-from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
+from dovetail.auth.settings import (
+    ClientCredentials,
+    DeviceLogin,
+    EnterpriseLogin,
+    OAuth,
+    WorkloadIdentity,
+    signer_of,
+)
 from dovetail.errors import LoginFailed, clip
-from dovetail.login.errand import Errand, NobodyCame, Settings, given
+from dovetail.login.attended import Attended, NobodyCame, Settings, given
 from dovetail.login.stores import Store, store_for
 from dovetail.login.web import Web
 from dovetail.transports.fetch import Fetcher
@@ -103,6 +110,21 @@ class Driver:
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
 
+    async def log_out(self) -> bool:
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told.
+
+        Not while another process renews it: what that one got would stay.
+        """
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._stored()
+            await asyncio.to_thread(self._store.delete, self._url)
+            self._login = None
+            try:
+                return login is not None and await self._drive(tokens.revoke(login, signer_of(self._settings)))
+            except LoginFailed:
+                return False
+
     # What is kept
 
     async def _current(self) -> Login | None:
@@ -167,7 +189,7 @@ class Driver:
                 return True  # another process was faster
             if login.token.refresh_token is None:
                 return False
-            fresh = await self._drive(tokens.refresh(login))
+            fresh = await self._drive(tokens.refresh(login, signer_of(self._settings)))
             await self._keep(fresh)
             self._renewed = fresh.token.access_token if fresh.token is not None else None
             return fresh.token is not None
@@ -217,7 +239,7 @@ class Driver:
     # What a flow asks
 
     async def _drive(self, flow: Flow[Any]) -> Any:
-        errand = Errand(self._settings, self._make_web())
+        attended = Attended(self._settings, self._make_web())
         try:
             answer: Any = None
             while True:
@@ -225,9 +247,9 @@ class Driver:
                     wish = flow.send(answer)
                 except StopIteration as done:
                     return done.value
-                answer = await errand.grant(wish)
+                answer = await attended.grant(wish)
         finally:
-            await errand.close()
+            await attended.close()
 
 
 class Work:
@@ -270,5 +292,12 @@ def driver_for(url: str, auth: Any, make_fetcher: Callable[..., Fetcher]) -> Dri
         return Driver(url, auth, make_fetcher)
     raise TypeError(
         "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
-        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {type(auth).__name__}"
+        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_named(auth)}"
     )
+
+
+def _named(auth: Any) -> str:
+    """What somebody gave instead, without showing it: it may be a secret."""
+    if isinstance(auth, str):
+        return "another text: a token you have is Bearer(...)"
+    return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

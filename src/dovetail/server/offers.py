@@ -3,7 +3,7 @@
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
@@ -11,7 +11,7 @@ from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -22,7 +22,7 @@ from dovetail.wire.meta import valid_key
 from dovetail.wire.shape import Wire, replace
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
-    from dovetail.server.access import Access, Rules
+    from dovetail.server.access import Access, Predicate, Rules
     from dovetail.server.lint import ToolReport
     from dovetail.server.offload import Offload, Shelf
 
@@ -44,6 +44,7 @@ class Offers:
         extensions: dict[str, Any] | None,
         offload: "Offload | None",
         profile: str | None,
+        lint: bool,
         show_locked: bool,
     ) -> None:
         self.changes = Changes()
@@ -60,6 +61,7 @@ class Offers:
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
+        self._lint = lint
         self._show_locked = show_locked
         self._rules: Rules | None = None  # who may use what, once something is not for everyone
         self._shelf = None if offload is None else self._keeping(offload)
@@ -79,16 +81,17 @@ class Offers:
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("tool", options)
         tool = Tool(function, **rest)
         if self._profile is not None:
             from dovetail.protocol.profiles import fitted
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
-        if self._shelf is not None:
-            tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool, access)
+        if self._lint:
+            from dovetail.server.lint import tell
+
+            tell(tool)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""
@@ -112,9 +115,10 @@ class Offers:
 
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("resource", options)
         if "{" in uri:
+            if rest.pop("size", None) is not None:
+                raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
             template = ResourceTemplate(function, uri, **rest)
             self._register("resource template", uri, template, access)
         else:
@@ -138,8 +142,7 @@ class Offers:
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Register a prompt; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("prompt", options)
         prompt = Prompt(function, **rest)
         self._register("prompt", prompt.declaration.name, prompt, access)
 
@@ -148,13 +151,26 @@ class Offers:
         self._unregister("prompt", name)
 
     def complete(self, of: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by its URI)."""
+        """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
+        self._check_completable(of, argument)
 
         def register(function: F) -> F:
             self._completers[of, argument] = Completer(function)
             return function
 
         return register
+
+    def _check_completable(self, of: str, argument: str) -> None:
+        from dovetail.server.arguments import listed
+
+        holders = self._all["prompt"] | self._all["resource template"]
+        if of not in holders:
+            raise ValueError(
+                f"no prompt or template is called {listed([of], holders)}; register it before its completions"
+            )
+        names = holders[of].signature.parameters
+        if argument not in names:
+            raise ValueError(f"{of} has no argument {listed([argument], names)}")
 
     def add(self, source: Any, *, prefix: str = "") -> None:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
@@ -178,22 +194,55 @@ class Offers:
         """Stop offering, without forgetting, what `enable` would offer again."""
         self._switch(names, tags, enabled=False)
 
+    def restrict(
+        self,
+        *names: str,
+        tags: Collection[str] = (),
+        scopes: Collection[str] = (),
+        visible: "Predicate | None" = None,
+    ) -> None:
+        """Say who may see and use things: those of some names or URIs, or with one of the tags, now and later.
+
+        A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, and
+        those by tag hold for what is mounted here too.
+        """
+        from dovetail.server.access import access
+
+        if not (names or tags) or not (scopes or visible):
+            raise ValueError("restrict takes names or tags=, and scopes= or visible=")
+        rule = access(scopes, visible)
+        meant = [*self._meant(names, tags)]
+        rules = self._ruled()
+        if tags:
+            rules.add_tagged(tags, rule)
+        for kind, name, _ in meant:
+            rules.add(kind, name, rule)
+        self.changed(*{_LIST_OF[kind] for kind, _, _ in meant} if not tags else _LISTS)
+
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
+        for _, one in other:
+            one.enabled = enabled
+        for kind in dict.fromkeys(kind for kind, _ in other):
+            self._refresh(kind)
+
+    def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
+        """What has one of the names or tags: its kind, its name or URI, and itself."""
+        if isinstance(tags, str):
+            raise TypeError(f"tags are several: write tags=[{tags!r}]")
         known = {name for registered in self._all.values() for name in registered}
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
         for kind, registered in self._all.items():
-            meant = [one for name, one in registered.items() if name in names or not one.tags.isdisjoint(tags)]
-            if any(one.enabled is not enabled for one in meant):
-                for one in meant:
-                    one.enabled = enabled
-                self._refresh(kind)
+            for name, one in registered.items():
+                if name in names or not one.tags.isdisjoint(tags):
+                    yield kind, name, one
 
     def _keeping(self, policy: "Offload") -> "Shelf":
         from dovetail.server.offload import TEMPLATE, Shelf
 
         shelf = Shelf(policy)
-        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
         return shelf
 
     def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:
@@ -202,19 +251,21 @@ class Offers:
             raise ValueError(f"a {kind} called {name!r} is already registered")
         self._all[kind][name] = made
         if access is not None:
-            self._restrict(kind, name, access)
+            self._ruled().add(kind, name, access)
+        if self._rules is not None and (tagged := self._rules.tagged(made.tags)) is not None:
+            self._rules.add(kind, name, tagged)
         if made.enabled and kind != "resource template":
             self._registry(kind)[name] = made
             self.changed(_LIST_OF[kind])
         else:
             self._refresh(kind)
 
-    def _restrict(self, kind: str, name: str, access: "Access") -> None:
+    def _ruled(self) -> "Rules":
         from dovetail.server.access import Rules
 
         if self._rules is None:
             self._rules = Rules(show_locked=self._show_locked)
-        self._rules.set(kind, name, access)
+        return self._rules
 
     def _unregister(self, kind: str, name: str) -> None:
         del self._all[kind][name]
@@ -305,8 +356,10 @@ class Offers:
         )
 
 
-def _split(options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
+def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
     """The rule of who may use it, None for everyone, and the other options."""
+    check_options(kind, options)
+    _known_keys(options.get("meta"))
     rest = dict(options)
     scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
     if not scopes and visible is None:

@@ -1,7 +1,7 @@
 """What an annotation means in JSON: its schema, how JSON becomes its value, how a value becomes JSON.
 
 The one place that decides how a type is bound; signatures, results and forms only ask. Refuses to know who asks.
-Invariant: what `read_as` accepts is what `schemas_of` describes.
+Invariant: what `read_as` accepts is what `schemas_of` describes, but for members no field has: `closing` sees those.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict
     except NameError as exc:
         raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
     except TypeError as exc:
-        raise TypeError(_why_not(exc)) from None
+        raise TypeError(why_not(exc)) from None
 
 
 def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
@@ -223,8 +223,19 @@ def _encode(value: Any) -> Any:
             from dovetail.server import models
 
             return models.dump(value)
+        case _ if hasattr(value, "__await__"):
+            raise TypeError(_not_awaited(value))
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def _not_awaited(value: Any) -> str:
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    if hasattr(value, "close"):
+        value.close()  # or Python complains of it once more, later and elsewhere
+    return (
+        f"`{name}` was not awaited: write `await` before it, in an `async def`; in a plain function, Context.wait(...)"
+    )
 
 
 def is_table(kind: Any) -> bool:
@@ -237,7 +248,7 @@ def _rows(value: Any) -> Any:
     if type(value).__name__ == "DataFrame":
         written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
         return msgspec.json.decode(written)  # their own writers say null for what is missing
-    for name in ("tolist", "to_list"):
+    for name in ("tolist", "to_list", "isoformat"):  # the last for a moment, which is a datetime with more to it
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
@@ -267,8 +278,8 @@ def _not_a_number(data: Any, /) -> str:
     return ""
 
 
-def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+def reachable(kinds: Sequence[Any]) -> Iterator[Any]:
+    """Some annotations and all that stand in them, in classes with fields too; peeled, each once."""
     met: set[int] = set()
     todo = list(kinds)
     while todo:
@@ -276,16 +287,25 @@ def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if id(kind) in met:
             continue
         met.add(id(kind))
-        if typing.get_origin(kind) is typing.Literal:
-            yield typing.get_args(kind)
-        elif isinstance(kind, type) and not is_model(kind):
+        yield kind
+        if isinstance(kind, type) and not is_model(kind):
             with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
                 todo += typing.get_type_hints(kind, include_extras=True).values()
         todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
 
 
-def _why_not(exc: TypeError) -> str:
+def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+    for kind in reachable(kinds):
+        if typing.get_origin(kind) is typing.Literal:
+            yield typing.get_args(kind)
+
+
+def why_not(exc: TypeError) -> str:
+    """Why an annotation has no JSON form, in one line."""
     text = str(exc).splitlines()[-1]
+    if text.startswith("unhashable"):
+        return "its annotation has no JSON form"
     if "Struct types" in text or "dict-like" in text:
         text += "; JSON cannot tell these apart: use one type, or msgspec Structs with a `tag`"
     return text

@@ -13,19 +13,21 @@ from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex import Duplex
 from dovetail.transports.spool import SLICE, Budget, Spool
 
+_BEGINNING = 256
 _PIECE = 4096  # bytes from which on a piece of a line is worth its own place
 
 
 class Framer:
     """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
 
-    __slots__ = ("_held", "_size", "_skipping", "limit")
+    __slots__ = ("_held", "_size", "_skipping", "limit", "skipped")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._held: list[bytes | bytearray] = []  # of a line that is not yet complete
         self._size = 0
         self._skipping = False
+        self.skipped = b""  # how the last line over the limit began
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines completed by these bytes; None stands for one that was too long."""
@@ -36,6 +38,7 @@ class Framer:
             if self._skipping:
                 self._skipping = False
             elif self._size + len(piece) > self.limit:
+                self._hold(piece[:_BEGINNING])
                 self._drop(lines)
             else:
                 if self._held:
@@ -63,6 +66,7 @@ class Framer:
             self._held.append(bytearray(piece))
 
     def _drop(self, lines: list[bytes | None]) -> None:
+        self.skipped = b"".join(piece[:_BEGINNING] for piece in self._held[:_BEGINNING])[:_BEGINNING]
         self._held.clear()
         self._size = 0
         lines.append(None)

@@ -1,5 +1,6 @@
 """Request: one HTTP request in hand, with what has been found out about it so far."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
@@ -35,6 +36,11 @@ class Request(Struct):
         """GET, POST, DELETE, OPTIONS, or what else was sent."""
         return self.scope["method"]
 
+    @property
+    def lasts(self) -> float | None:
+        """Seconds the caller's proof is still good for, and so a stream it opens; None if that is not known."""
+        return None if self.principal is None else self.principal.lasts(time.time())
+
     def headers_for(self, exc: ProtocolError) -> Headers:
         """What an error response says beside its status: when to come back, or with which scopes."""
         if isinstance(exc, InsufficientScope):
@@ -44,6 +50,10 @@ class Request(Struct):
 
 class Guard(Protocol):
     """Who decides which callers an endpoint serves."""
+
+    def tells(self, path: str, scope: Scope) -> bool:
+        """Whether something is told to everyone who asks at this path."""
+        ...
 
     def document(self, path: str, request: Request) -> bytes | None:
         """What is told to everyone who asks at this path, as JSON; None where nothing is."""

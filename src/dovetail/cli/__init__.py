@@ -1,0 +1,1 @@
+"""The command line: every command one module, loaded when it is used."""

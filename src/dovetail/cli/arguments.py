@@ -1,0 +1,105 @@
+"""Arguments of a tool from words of a command line: `name=value` by the schema, `name:=json`, `name=@file`."""
+
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.cli import text
+
+
+def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
+    """The arguments; UsageError says which word is wrong."""
+    arguments = _document(document)
+    properties: dict[str, Any] = schema.get("properties") or {}
+    for word in words:
+        name, value, raw = _split(word)
+        if name not in properties and properties and schema.get("additionalProperties") is not True:
+            raise click.UsageError(f"there is no argument {name!r}.{meant(name, properties)}")
+        arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name) or {})
+    return arguments
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What a misspelled name may have been meant to be."""
+    names = [*known]
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f" Did you mean {text.line(near[0])!r}?"
+    return f" There are: {', '.join(text.line(one) for one in names[:20])}." if names else ""
+
+
+def _split(word: str) -> tuple[str, str, bool]:
+    name, mark, value = word.partition("=")
+    if not mark or not name:
+        raise click.UsageError(f"an argument is name=value or name:=json, not {word!r}")
+    if value.startswith("@"):
+        value = _file(value[1:])
+    return name.removesuffix(":"), value, name.endswith(":")
+
+
+def _file(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.UsageError(f"{path}: {exc}") from None
+
+
+def _document(given: str | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    found = _json("--input", _file(given[1:]) if given.startswith("@") else sys.stdin.read() if given == "-" else given)
+    if not isinstance(found, dict):
+        raise click.UsageError("--input must be a JSON object")
+    return found
+
+
+def _json(name: str, given: str) -> Any:
+    try:
+        return json.loads(given)
+    except ValueError as exc:
+        raise click.UsageError(f"{name}: not JSON: {exc}") from None
+
+
+_TRUE = ("true", "yes", "y", "1")
+_FALSE = ("false", "no", "n", "0")
+
+
+def coerce(name: str, given: str, rule: Mapping[str, Any]) -> Any:
+    """A word as the value its schema asks for; UsageError if it is none."""
+    wanted = kinds(rule)
+    if "string" in wanted or not wanted:
+        return given
+    if "null" in wanted and given in ("", "null"):
+        return None
+    if "boolean" in wanted and given.lower() in (*_TRUE, *_FALSE):
+        return given.lower() in _TRUE
+    for kind, read in (("integer", int), ("number", float)):
+        if kind in wanted:
+            try:
+                return read(given)
+            except ValueError:
+                continue
+    if "array" in wanted and not given.lstrip().startswith("["):
+        inner: dict[str, Any] = rule.get("items") or {}
+        return [coerce(name, part.strip(), inner) for part in given.split(",")] if given else []
+    if wanted & {"array", "object"}:
+        return _json(name, given)
+    raise click.UsageError(f"{name} must be {' or '.join(sorted(wanted))}, not {given!r}")
+
+
+def kinds(rule: Mapping[str, Any]) -> set[str]:
+    """The types a schema takes; none if it takes any."""
+    kind = rule.get("type")
+    found: set[str] = {kind} if isinstance(kind, str) else set(kind or ())
+    for part in (*(rule.get("anyOf") or ()), *(rule.get("oneOf") or ())):
+        found |= kinds(part)
+    values = [*(rule.get("enum") or ()), *([rule["const"]] if "const" in rule else ())]
+    if not found and values:
+        names = {str: "string", bool: "boolean", int: "integer", float: "number"}
+        found = {names.get(type(one), "string") for one in values}
+    return found

@@ -1,0 +1,81 @@
+"""`dovetail call`: call a tool."""
+
+from typing import Any
+
+import click
+
+from dovetail.cli import exits, text
+from dovetail.cli.arguments import meant, read_arguments
+from dovetail.cli.speaking import Spoken, converse
+from dovetail.cli.targets import asked, options
+from dovetail.client.values import value_of
+from dovetail.errors import ToolError
+from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
+from dovetail.wire.shape import UNSET
+from dovetail.wire.tools import CallToolResult, Tool
+
+
+@click.command("call")
+@options("TOOL", "[NAME=VALUE]...")
+@click.option("-i", "--input", "document", metavar="JSON", help="All arguments as one object; @FILE; - for stdin.")
+@click.pass_context
+def command(ctx: click.Context, document: str | None, **given: Any) -> int:
+    """Call a tool.
+
+    Values are read as the tool's schema asks; NAME:=JSON gives one as JSON, NAME=@FILE the text of a file. Questions of
+    the server are asked at the terminal, or answered by --answer.
+
+    \b
+    dovetail call server.py forecast city=Oslo days=3
+    dovetail call https://example.com/mcp search query=@question.txt limit:=5
+    dovetail call convert_time time=12:00 -- uvx mcp-server-time
+    """
+
+    async def work(spoken: Spoken) -> int:
+        if not spoken.words:
+            raise click.UsageError("which tool?")
+        name, *words = spoken.words
+        tool = await find_tool(spoken, name)
+        arguments = read_arguments(words, tool.input_schema, document)
+        result = await spoken.client.call_tool(name, arguments, progress=spoken.bar.show)
+        spoken.bar.clear()
+        told = text.document(result) if spoken.json else text.safe(shown(result))
+        click.echo(told, err=result.is_error and not spoken.json)
+        return exits.TOOL if result.is_error else exits.OK
+
+    return converse(asked(ctx, **given), work)
+
+
+async def find_tool(spoken: Spoken, name: str) -> Tool:
+    """A tool by its name."""
+    known = {tool.name: tool for tool in await spoken.client.list_tools()}
+    if name not in known:
+        raise click.UsageError(f"the server has no tool {name!r}.{meant(name, known)}")
+    return known[name]
+
+
+def shown(result: CallToolResult) -> str:
+    """A result for people: its text, else its value; what is no text is told in a line."""
+    parts = [block_shown(block) for block in result.content]
+    if any(parts):
+        return "\n".join(parts)
+    if result.structured_content is UNSET:
+        return ""
+    try:
+        return text.document(value_of(result, wraps=False))
+    except ToolError as exc:
+        return str(exc)
+
+
+def block_shown(block: Any) -> str:
+    """One piece of content for people."""
+    match block:
+        case TextContent():
+            return block.text
+        case ResourceLink():
+            return f"[link to {block.uri}]"
+        case EmbeddedResource():
+            inner = block.resource
+            return inner.text if inner.text is not None else f"[{inner.mime_type or 'bytes'} at {inner.uri}]"
+        case _:
+            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes]"

@@ -1,0 +1,113 @@
+"""Running a command against a server: one loop, one client, errors as an exit status and a few words."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import click
+
+from dovetail.cli import exits, text
+from dovetail.cli.asking import Questions
+from dovetail.cli.bar import Bar
+from dovetail.cli.targets import Asked, client_options, pairs
+from dovetail.connect import Client
+from dovetail.errors import AnswerError, MCPError, NeedsLogin
+from dovetail.protocol.recording import Tap
+from dovetail.wire.logs import LoggingMessageParams
+
+Work = Callable[["Spoken"], Awaitable[int | None]]
+
+
+class Spoken:
+    """An open client, the words left for the command, and what the user sees meanwhile."""
+
+    def __init__(self, client: Client, words: list[str], asked: Asked, bar: Bar) -> None:
+        self.client = client
+        self.words = words
+        self.json = asked.json
+        self.bar = bar
+
+    def print(self, value: Any, shown: Callable[[], str]) -> None:
+        """One JSON document, or what people are shown."""
+        self.bar.clear()
+        click.echo(text.document(value) if self.json else shown())
+
+
+def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) -> int:
+    """Open a client to the target, do the work, and say how it ended; `taps` are told of every message."""
+    target, words = asked.split()
+    bar = Bar()
+    questions = Questions(pairs(asked.answers, "=", "--answer"), bar.clear)
+    options: dict[str, Any] = {"elicit": questions.form, "elicit_url": questions.visit}
+    options |= client_options(asked, target) | more
+    if asked.verbose:
+        options.setdefault("on_log", show_log)
+
+    async def run() -> int | None:
+        made = Client(target, **options)
+        made.taps += taps
+        async with made as client:
+            return await work(Spoken(client, words, asked, bar))
+
+    with logged(asked.verbose):
+        code = finished(run, asked.json, bar)
+    if questions.open and code == exits.TOOL:
+        text.fail(str(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE")))
+        return exits.INPUT
+    return code
+
+
+def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar | None = None) -> int:
+    """The exit status of some work; what it raises is told."""
+
+    async def main() -> int | None:
+        return await run()
+
+    try:
+        return asyncio.run(main()) or exits.OK
+    except MCPError as exc:
+        if bar is not None:
+            bar.clear()
+        report(exc, as_json)
+        return exits.code_of(exc)
+    except (FileNotFoundError, TypeError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from None
+
+
+def report(exc: MCPError, as_json: bool) -> None:
+    """An error, on stderr: for people, or as one JSON document."""
+    if isinstance(exc, NeedsLogin):
+        exc.hint = "dovetail auth login, with the same target; or --auth TOKEN"
+    if not as_json:
+        text.fail(str(exc))
+        return
+    facts = {name: getattr(exc, name, None) for name in (*_FACTS, "code")}
+    said = {"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else ""}
+    click.echo(text.document(said | {name: fact for name, fact in facts.items() if fact is not None}), err=True)
+
+
+_FACTS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
+
+
+def show_log(entry: LoggingMessageParams) -> None:
+    """A log message of the server."""
+    text.note(f"[{entry.level}] {entry.data}")
+
+
+class logged(logging.Handler):  # noqa: N801 - used as a context
+    """While it lasts, what dovetail logs is shown escaped, instead of as the logging module would."""
+
+    def __init__(self, verbose: bool) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.CRITICAL)
+        self._logger = logging.getLogger("dovetail")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        text.note(record.getMessage())
+
+    def __enter__(self) -> None:
+        self._logger.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)

@@ -1,0 +1,57 @@
+"""The commands at a real terminal: questions asked and answered, progress drawn and wiped, colours, nothing raw."""
+
+import re
+
+from cli.program import PATIENCE
+from cli.terminal import screen
+
+OWN = re.compile(r"\x1b\[(?:\d*(?:;\d+)*m|K)|\r")  # what the command line itself writes
+
+
+def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "book", "flight=X") as at:
+        at.until("Which row\\x1b[2J?")
+        at.until(": ")
+        at.type("window\n")
+        at.until("must be integer")
+        at.type("7\n")
+        at.until("Send this? [Y/n]")
+        at.type("\n")
+        assert "X in row 7" in at.rest()
+        assert at.process.wait(PATIENCE) == 0
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", OWN.sub("", at.seen))
+
+
+def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+        at.until(": ")
+        at.type("7\n")
+        at.until("Send this? [Y/n]")
+        at.type("n\n")
+        assert "in row" not in at.rest()
+        assert at.process.wait(PATIENCE) == 5
+
+
+def test_an_interrupt_while_asking_ends_it(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "book", "flight=X") as at:
+        at.until(": ")
+        at.process.send_signal(2)
+        at.rest()
+        assert at.process.wait(PATIENCE) == 130
+
+
+def test_progress_is_drawn_and_wiped(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "count", "to=3") as at:
+        seen = at.rest()
+        assert at.process.wait(PATIENCE) == 0
+    assert "[########................] 1 of 3 at 1\\x1b[2J" in seen
+    assert seen.rstrip().endswith("\r\x1b[Kcounted to 3")
+
+
+def test_a_table_fits_the_terminal_and_has_a_heading_in_bold(url: str, environment: dict[str, str]) -> None:
+    with screen(environment | {"COLUMNS": "60"}, "list", url, "tools") as at:
+        rows = at.rest().splitlines()
+    assert rows[0].startswith("\x1b[1mtool")
+    assert any(row.endswith("…") for row in rows)
+    with screen(environment | {"NO_COLOR": "1"}, "list", url, "tools") as at:
+        assert "\x1b" not in at.rest()

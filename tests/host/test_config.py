@@ -1,0 +1,161 @@
+"""Every host's dialect is read as one shape; what is wrong spoils itself only."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.host.config import read_file, read_known, resolve
+
+STDIO: dict[str, Any] = {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "${A}"}}
+
+
+def write(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("place", "content"),
+    [
+        (".mcp.json", json.dumps({"mcpServers": {"time": STDIO}})),
+        (".vscode/mcp.json", '{ // comments\n "servers": {"time": ' + json.dumps(STDIO) + ",}, }"),
+        (".gemini/settings.json", json.dumps({"theme": "x", "mcpServers": {"time": STDIO}})),
+        (
+            ".codex/config.toml",
+            '[mcp_servers.time]\ncommand = "uvx"\nargs = ["mcp-server-time"]\nenv = { A = "${A}" }\n',
+        ),
+        (
+            "opencode.json",
+            json.dumps({"mcp": {"time": {"command": ["uvx", "mcp-server-time"], "environment": {"A": "${A}"}}}}),
+        ),
+        (
+            ".config/goose/config.yaml",
+            "extensions:\n  time:\n    cmd: uvx\n    args: [mcp-server-time]\n    envs: {A: '${A}'}\n",
+        ),
+    ],
+)
+def test_dialects(tmp_path: Path, place: str, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    write(tmp_path / place, content)
+    ((entry,), problems) = read_known(home=tmp_path, here=tmp_path)[0][:1], read_known(home=tmp_path, here=tmp_path)[1]
+    assert not problems
+    assert entry.name == "time"
+    assert entry.spelled() == "uvx mcp-server-time"
+    assert entry.target({"A": "1"}) == {"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "1"}, "cwd": None}
+
+
+def test_addresses_and_headers(tmp_path: Path) -> None:
+    remote = {"type": "http", "url": "https://x/${B:-y}", "headers": {"Authorization": "Bearer ${env:T}"}}
+    entries, _ = read_file(write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"far": remote}})))
+    assert entries[0].target({"T": "t"}) == {"url": "https://x/y", "headers": {"Authorization": "Bearer t"}}
+    with pytest.raises(KeyError, match="T"):
+        entries[0].target({})
+
+
+def test_a_bad_entry_spoils_itself_only(tmp_path: Path) -> None:
+    servers = {"good": STDIO, "bad": {}, "worse": 7}
+    entries, problems = read_file(write(tmp_path / "mcp.json", json.dumps({"mcpServers": servers})))
+    assert [one.name for one in entries] == ["good"]
+    assert [one.text.partition(":")[0] for one in problems] == ["bad", "worse"]
+    entries, problems = read_file(write(tmp_path / "broken.json", "{"))
+    assert not entries
+    assert "cannot be read" in problems[0].text
+
+
+def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
+    text = '{"mcpServers": {"a": {"url": "https://x//y", /* z */ "headers": {"q": "/* ,} */"}}}}'
+    entries, _ = read_file(write(tmp_path / "mcp.json", text))
+    assert entries[0].url == "https://x//y"
+    assert entries[0].headers == {"q": "/* ,} */"}
+
+
+def test_references() -> None:
+    assert resolve("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
+
+
+def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(here)
+    content = json.dumps({"mcpServers": {"time": STDIO}})
+    cases = [
+        (home / ".gemini" / "settings.json", "gemini", "user"),
+        (here / ".gemini" / "settings.json", "gemini", "project"),
+        (tmp_path / "else" / ".gemini" / "settings.json", "gemini", "project"),
+        (home / ".claude.json", "claude-code", "user"),
+        (here / "mcp.json", "mcp.json", "project"),
+        (here / "any.json", "mcp.json", "project"),
+    ]
+    for path, source, level in cases:
+        ((entry,), _) = read_file(write(path, content))
+        assert (entry.source, entry.level) == (source, level)
+    ((entry,), _) = read_file(here / "any.json", "mine", level="user")
+    assert (entry.source, entry.level) == ("mine", "user")
+    assert {one.level for one in read_known(home=home, here=home)[0]} == {"user"}
+
+
+def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path / ".cursor" / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
+    assert [one.name for one in read_known(home=tmp_path, here=tmp_path)[0]] == ["time"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"command": "x", "args": "y"}, "args must be a list"),
+        ({"command": "x", "env": ["A"]}, "env must be an object"),
+        ({"command": "x", "cwd": 5}, "cwd must be a text"),
+        ({"url": "http://x", "headers": "A: b"}, "headers must be an object"),
+        ({"command": "x", "x-dovetail": {"timeouts": {"call": -1}}}, "x-dovetail: "),
+        ({"command": "x", "x-dovetail": {"timeouts": {"lunch": 1}}}, "x-dovetail: "),
+        ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail: a rate is written"),
+        ({"command": "x", "x-dovetail": {"start": "soon"}}, "x-dovetail: Invalid enum value"),
+        ({"command": "x", "x-dovetail": 5}, "x-dovetail must be an object"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
+    path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"bad": entry, "good": STDIO}}))
+    entries, (problem,) = read_file(path)
+    assert [one.name for one in entries] == ["good"]
+    assert problem.text.startswith(f"bad: {text}")
+    assert problem.severe
+
+
+def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"a.b": STDIO, "a b": STDIO}}))
+    entries, problems = read_file(path)
+    assert [(one.name, one.written) for one in entries] == [("a-b", "a.b")]
+    assert [one.text for one in problems if one.severe] == ["a b: would be called a-b, as 'a.b' is"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.json", "[1]"),
+        ("x.json", '{"mcpServers": 5}'),
+        ("x.json", "null"),
+        ("x.yaml", "- a"),
+        ("x.json", '{"projects": []}'),
+    ],
+)
+def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str) -> None:
+    assert read_file(write(tmp_path / name, content)) == ([], [])
+
+
+def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:
+    entries, (problem,) = read_file(write(tmp_path / "x.yaml", "a: [b"))
+    assert not entries
+    assert "cannot be read" in problem.text
+
+
+def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:
+    servers = {"a": {"command": "x", "env": {"T": "${input:t}"}}}
+    document = {"mcp": {"inputs": [{"id": "t", "description": "T"}], "servers": servers}}
+    ((entry,), _) = read_file(write(tmp_path / "settings.json", json.dumps(document)))
+    assert entry.asks() == [{"id": "t", "description": "T"}]
