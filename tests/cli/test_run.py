@@ -24,6 +24,14 @@ def test_a_server_elsewhere_is_offered_here(run: Run, url: str, environment: dic
         assert "21:00" in said.good().out
 
 
+def test_what_a_file_prints_does_not_reach_the_client(run: Run, tmp_path: Path) -> None:
+    text = "from dovetail import Server\nprint('hello')\napp = Server('loud')\n"
+    (tmp_path / "loud.py").write_text(text, encoding="utf-8")
+    said = run("doctor", tmp_path / "loud.py", "-v").good()
+    assert "noise" not in said.out
+    assert "hello" in said.err
+
+
 def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -132,6 +132,16 @@ def test_what_was_looked_up_is_masked_wherever_it_comes_back(text: str, setting:
     assert known.mask(result) == {"content": [{"text": "env: ***!"}], "***": ["***", 1, None, True]}
 
 
+def test_a_secret_within_another_leaves_no_rest() -> None:
+    for values in ((CANARY, f"{CANARY}-and-more"), (f"{CANARY}-and-more", CANARY)):
+        known = secrets()
+        for value in values:
+            known.remember(value)
+        for number in range(20):
+            known.remember(f"{CANARY}-and-more-{number}")
+        assert known.mask(f"{CANARY}-and-more-7 {CANARY}-and-more {CANARY}") == "*** *** ***"
+
+
 def test_what_is_no_secret_stays_readable() -> None:
     known = secrets(HOME="/srv/somebody", LANG="C", API_KEY="abc")
     known.resolve("${HOME}/${LANG}", "args[0]")

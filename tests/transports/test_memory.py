@@ -26,6 +26,8 @@ class Noted:
     def junk(self, text: str) -> None:
         self.junk_seen.append(text)
 
+    def missed(self) -> None: ...
+
     def lost(self, why: Any) -> None:
         self.losses.append(why)
 

@@ -1,5 +1,6 @@
 """`dovetail run`: serve a server, one's own or another that is to be reached in another way."""
 
+import contextlib
 import runpy
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ from dovetail.cli.targets import asked, client_options, options
 
 
 @click.command("run")
-@options()
+@options(talk=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--sse", is_flag=True, help="Serve over HTTP, and name the address for clients of 2024.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -46,7 +47,8 @@ def command(
     dovetail run --http -- uvx mcp-server-time
     """
     line = asked(ctx, **given)
-    app = _own(line.words, line.module) if not line.command else None
+    with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
+        app = _own(line.words, line.module) if not line.command else None
     if app is None:
         if line.words and line.words[0].endswith(".py") and not (http or sse):
             return _as_program(line.words[0])
@@ -83,13 +85,13 @@ def _as_program(file: str) -> int:
 
 def offered(line: Any) -> Any:
     """A server that offers what another one does."""
-    from dovetail.connect import Client
+    from dovetail.cli.speaking import client_for
     from dovetail.serve import Server
 
     target, words = line.split()
     if words:
         raise click.UsageError(f"{words[0]!r} is too much")
-    client = Client(target, **client_options(line, target))
+    client = client_for(target, client_options(line, target))
     app = Server(client.name)
     app.mount(client)
     return app

@@ -45,7 +45,7 @@ def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) ->
         options.setdefault("on_log", show_log)
 
     async def run() -> int | None:
-        made = Client(target, **options)
+        made = client_for(target, options)
         made.taps += taps
         async with made as client:
             return await work(Spoken(client, words, asked, bar))
@@ -71,6 +71,12 @@ def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar |
             bar.clear()
         report(exc, as_json)
         return exits.code_of(exc)
+
+
+def client_for(target: Any, options: dict[str, Any]) -> Client:
+    """A client that is not open yet; UsageError if the options do not go with the target."""
+    try:
+        return Client(target, **options)
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
 

@@ -99,8 +99,9 @@ class Talking:
     async def settled(self, revision: str) -> None:
         """The connection needs to know nothing of it."""
 
-    async def hearing(self) -> None:
+    async def hearing(self) -> bool:
         """Everything comes on the one connection."""
+        return True
 
     async def close(self) -> None:
         """End the connection; the server need not finish what nobody waits for."""
