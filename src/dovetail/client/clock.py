@@ -52,7 +52,7 @@ class Clock:
 
     def begin(self) -> None:
         """From here on the task that waits is cancelled when it is due."""
-        self._task = task = asyncio.current_task()
+        self._task = task = asyncio.current_task(self._loop)
         self._before = 0 if task is None else task.cancelling()
 
     def run_out(self) -> None:

@@ -7,7 +7,7 @@ exception that says which server and which step.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
@@ -89,7 +89,7 @@ class Conversation:
 
     # Asking the server
 
-    async def request(
+    def request(
         self,
         method: str,
         params: Any,
@@ -97,8 +97,8 @@ class Conversation:
         *,
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
-    ) -> Any:
-        """The result of a request, still raw."""
+    ) -> Awaitable[Any]:
+        """What to await for the result of a request, still raw."""
         speaker = self.speaker
         if speaker is None:
             raise Disconnected("the conversation is not open").at(server=self.name, step=method)
@@ -111,7 +111,7 @@ class Conversation:
             speaker.stateless,
             params,
         )
-        return await self.exchange(request, clock)
+        return self.exchange(request, clock)
 
     def next_id(self) -> int:
         """An id for a request made elsewhere."""

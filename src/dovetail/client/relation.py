@@ -7,7 +7,7 @@ by many tasks, and called from the loops of other threads; its work is done on t
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
@@ -172,8 +172,8 @@ class Relation:
         self._requesting.forget()
         self._loop = None
 
-    async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Do something on the loop this client lives on."""
+    def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
+        """Do something on the loop this client lives on. Not a coroutine: that would be one more on every road."""
         loop = asyncio.get_running_loop()
         process = os.getpid()
         if self._loop is None or self._loop.is_closed() or self._process != process:
@@ -182,10 +182,10 @@ class Relation:
                 self._requesting.forget()
             self._loop, self._process = loop, process
         if self._loop is loop:
-            return await work(*args)
+            return work(*args)
         if not self._loop.is_running():
             raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
         conversation = await self._remembering.open(self._keeper.clocks)

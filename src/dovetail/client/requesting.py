@@ -128,8 +128,13 @@ class Requesting:
 
     async def once(self, row: Method, params: dict[str, Any], options: Options = PLAIN, rounds: int = 0) -> Any:
         """The result of one request, or a Pending if the server asks instead."""
+        return await self._round(row, params, options, rounds)
+
+    def _round(self, row: Method, params: dict[str, Any], options: Options, rounds: int) -> Awaitable[Any]:
         if row is CALL:
-            return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
+            if self._chain is None:
+                return self._call(params, options, rounds)
+            return self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 
         async def send(params: dict[str, Any], options: Options) -> Any:
             sending = self._sending(row, options, safe=True)
@@ -145,14 +150,14 @@ class Requesting:
                 )
             return self._decoded(raw, row, params, rounds)
 
-        return await self._around(row.name, params, options, send)
+        return self._around(row.name, params, options, send)
 
     async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
         """The result of a request, whatever is asked on the way."""
-        result = await self.once(row, params, options)
+        result = await self._round(row, params, options, 0)
         while isinstance(result, Pending):
             answers = await self._answers(result)
-            result = await self.once(row, result.answered(answers), options, result.rounds)
+            result = await self._round(row, result.answered(answers), options, result.rounds)
         return result
 
     async def cached(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:

@@ -68,10 +68,12 @@ class LineCaller(Talking, asyncio.Protocol):
     # What talking calls
 
     def write(self, data: bytes) -> None:
-        """Queue one message; all of one turn of the loop go out together."""
-        if not self._out:
-            self._loop.call_soon(self._flush)
+        """Send one message at once if nothing else is under way; otherwise all of one turn of the loop together."""
         self._out.append(data)
+        if len(self._waiting) <= 1:
+            self._flush()
+        elif len(self._out) == 1:
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if not self._out:
