@@ -10,7 +10,14 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
+from dovetail.client.answering import (
+    EVERYTHING,
+    Answering,
+    ElicitHandler,
+    Relay,
+    RootsGiven,
+    SampleHandler,
+)
 from dovetail.client.clock import Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
@@ -125,19 +132,27 @@ class Client:
         self._requesting.surround(self._middleware, self._caller)
         return function
 
-    def mountable(self) -> Mountable:
+    def mountable(self, *, shared: bool = False) -> Mountable:
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
 
-        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
+        the handlers are only for what this client itself requests.
         """
         from dovetail.client.forwarding import Forwarding
 
-        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying, shared=shared)
 
-    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+    def _relaying(
+        self, questions: Relay, logs: Callable[[dict[str, Any]], None], own: Callable[[], bool] | None
+    ) -> None:
         self._answering.relay = questions
-        if self._on_log is None:
+        if self._on_log is None or own is not None:
             self.log_relay = logs
+        if own is not None:
+            self._answering.own = own
+            level = self._identity.level or "info"
+            self._identity = replace(self._identity, level=level, handshake=EVERYTHING)
+            return
         level = self._identity.level or ("info" if self._on_log is None else None)
         given = self._identity.capabilities
         told = self._answering.capabilities()
@@ -248,11 +263,12 @@ class Client:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
-        elif method == "notifications/message" and self.log_relay is not None:
-            self.log_relay(plain(params))
-        elif method == "notifications/message" and self._on_log is not None:
-            with contextlib.suppress(ResultError):
-                self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
+        elif method == "notifications/message":
+            if self.log_relay is not None:
+                self.log_relay(plain(params))
+            if self._on_log is not None:
+                with contextlib.suppress(ResultError):
+                    self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
 
     # What is known of the server
 
