@@ -27,7 +27,7 @@ from dovetail.client.opening import Identity, Opening
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
-from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError
+from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError, TransportError
 from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
@@ -90,6 +90,8 @@ class Client:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.taps: list[Tap] = []  # told of every message, as long as they stand here
+        # Told when a connection is lost, with the reason, and with None when one is open.
+        self.on_connection: Callable[[TransportError | None], None] | None = None
         self._dial = dial
         self._key = key
         self._revision = revision
@@ -109,6 +111,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
+        self._opened: Conversation | None = None  # the last
         self._requesting = Requesting(
             name,
             self._keeper,
@@ -231,7 +234,14 @@ class Client:
             except BaseException:
                 await asyncio.shield(conversation.close())
                 raise
+        self._opened = conversation
+        if self.on_connection is not None:
+            self.on_connection(None)
         return conversation
+
+    def _lost(self, conversation: Conversation) -> None:
+        if self.on_connection is not None and conversation is self._opened:
+            self.on_connection(conversation.why_lost)
 
     async def _attempt(self, era: Era | None) -> Conversation:
         def converse(channel: Channel) -> Conversation:
@@ -243,6 +253,7 @@ class Client:
                 questions=self.limits.questions,
                 heard=self._heard,
                 taps=self.taps,
+                on_lost=self._lost,
             )
 
         return await Opening(

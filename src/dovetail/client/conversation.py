@@ -58,6 +58,7 @@ class Conversation:
         questions: int,
         heard: Heard,
         taps: Sequence[Tap] = (),
+        on_lost: Callable[["Conversation"], None] | None = None,
     ) -> None:
         self.channel = channel
         self.name = name
@@ -73,6 +74,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._on_lost = on_lost
         self._taps = taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
@@ -215,6 +217,8 @@ class Conversation:
             self.gone.set()
             for task in self._answers.values():
                 task.cancel()
+            if self._on_lost is not None:
+                self._on_lost(self)
 
     def _progress(self, params: Any) -> None:
         try:

@@ -5,7 +5,7 @@ Sits between the surface, which knows the methods, and the keeper, which knows t
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -117,7 +117,7 @@ class Requesting:
         return await self._once(row, params, options, rounds)
 
     @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
+    def _counting(self) -> Generator[None]:
         self.own += 1
         mark = _own.set(self)
         try:

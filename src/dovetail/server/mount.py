@@ -107,10 +107,10 @@ class Mounts:
         }
 
     def add(
-        self, target: Mountable, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]
+        self, target: Mountable, prefix: str | Names, transforms: Mapping[str, Transform], tags: Collection[str]
     ) -> Callable[[], None]:
         """Mount a server; call what is returned to take it off again."""
-        names = Names(prefix, transforms, tags)
+        names = prefix if isinstance(prefix, Names) else Names(prefix, transforms, tags)
         mount = Mount(target, names, target.follow(self._hearing(names)))
         self._mounts.append(mount)
 

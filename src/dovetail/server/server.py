@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
     from dovetail.server.mount import Mounts
+    from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
     from dovetail.server.transforms import Transform
 
@@ -178,7 +179,7 @@ class Server(Offers):
     def mount(
         self,
         target: Any,
-        prefix: str = "",
+        prefix: "str | Names" = "",
         *,
         transforms: "Mapping[str, Transform] | None" = None,
         tags: Collection[str] = (),
