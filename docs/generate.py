@@ -102,6 +102,7 @@ GROUPS = {
         "ReadResourceResult",
         "GetPromptResult",
     ),
+    "The host": ("Policy", "rule", "arg"),
     "Guarding a server": (
         "Guard",
         "JwtVerifier",
@@ -170,6 +171,7 @@ GROUPS = {
         "NeedsLogin",
         "Forbidden",
         "LoginFailed",
+        "PolicyError",
         "NotOffered",
         "AnswerError",
         "ResultError",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dovetail.errors import NotMCP as NotMCP
     from dovetail.errors import NotOffered as NotOffered
     from dovetail.errors import PeerError as PeerError
+    from dovetail.errors import PolicyError as PolicyError
     from dovetail.errors import ProtocolError as ProtocolError
     from dovetail.errors import RateLimited as RateLimited
     from dovetail.errors import RequestTimeout as RequestTimeout
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.host.conditions import arg as arg
+    from dovetail.host.policy import Policy as Policy
+    from dovetail.host.policy import rule as rule
     from dovetail.login.authority import AuthorizationServer as AuthorizationServer
     from dovetail.protocol.limits import ClientLimits as ClientLimits
     from dovetail.protocol.limits import Limits as Limits
@@ -172,6 +176,8 @@ _HOMES = {
     "Offload": "dovetail.server.offload",
     "PeerError": "dovetail.errors",
     "Pending": "dovetail.client.rounds",
+    "Policy": "dovetail.host.policy",
+    "PolicyError": "dovetail.errors",
     "Principal": "dovetail.protocol.principal",
     "Progress": "dovetail.server.streaming",
     "Prompt": "dovetail.wire.prompts",
@@ -206,9 +212,11 @@ _HOMES = {
     "WebReply": "dovetail.protocol.web",
     "WebRequest": "dovetail.protocol.web",
     "WorkloadIdentity": "dovetail.auth.settings",
+    "arg": "dovetail.host.conditions",
     "known_client": "dovetail.auth.server.authority",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
+    "rule": "dovetail.host.policy",
     "tool": "dovetail.server.marks",
 }
 

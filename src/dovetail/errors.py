@@ -33,6 +33,7 @@ MCPError
 │   ├── NeedsLogin           401, received
 │   ├── Forbidden            403, received
 │   └── LoginFailed          the way to a token ended
+├── PolicyError              the host said no: the rule and the reason
 ├── NotOffered               the server did not declare what this needs
 ├── AnswerError              a question of the server could not be answered
 ├── ResultError              the result is not what the tool or the method promises
@@ -309,6 +310,15 @@ class LoginFailed(AuthError):
     """A login came to no token; `reason` is the authorization server's error code, where it gave one."""
 
     reason: str | None = None
+
+
+class PolicyError(MCPError):
+    """The host said no. `verdict` is what its policy, or the user, decided; `rule` is the rule that did, if one did."""
+
+    def __init__(self, message: str, *, verdict: str = "deny", rule: Any = None) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.rule = rule
 
 
 class NotOffered(MCPError):

@@ -1,1 +1,46 @@
-"""Many servers, one user: configuration, and, later, supervision, policy and consent."""
+"""Many servers, one user who stays in charge: configuration, policy, pins, grants, catalog and journal."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.host.catalog import Catalog as Catalog
+    from dovetail.host.catalog import Manifest as Manifest
+    from dovetail.host.catalog import Offered as Offered
+    from dovetail.host.conditions import arg as arg
+    from dovetail.host.pins import Difference as Difference
+    from dovetail.host.pins import changes as changes
+    from dovetail.host.pins import describe as describe
+    from dovetail.host.pins import fingerprint as fingerprint
+    from dovetail.host.policy import Decision as Decision
+    from dovetail.host.policy import Policy as Policy
+    from dovetail.host.policy import Question as Question
+    from dovetail.host.policy import Rule as Rule
+    from dovetail.host.policy import rule as rule
+
+_HOMES = {
+    "Catalog": "dovetail.host.catalog",
+    "Decision": "dovetail.host.policy",
+    "Difference": "dovetail.host.pins",
+    "Manifest": "dovetail.host.catalog",
+    "Offered": "dovetail.host.catalog",
+    "Policy": "dovetail.host.policy",
+    "Question": "dovetail.host.policy",
+    "Rule": "dovetail.host.policy",
+    "arg": "dovetail.host.conditions",
+    "changes": "dovetail.host.pins",
+    "describe": "dovetail.host.pins",
+    "fingerprint": "dovetail.host.pins",
+    "rule": "dovetail.host.policy",
+}
+
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dovetail.host' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

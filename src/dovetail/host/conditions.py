@@ -1,0 +1,201 @@
+"""Conditions on the arguments of a call: a place, named by a JSON pointer, and what must be true of the value there.
+
+A value can fulfil a condition, fail it, or be beyond judging (another type, an address written oddly): whoever asks
+says what such doubt counts as. Of a list, every item must fulfil it, or, where doubt counts, any.
+"""
+
+import ntpath
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from dovetail.errors import clip
+from dovetail.wire.codec import canonical, encode
+from dovetail.wire.shape import Struct
+
+_NOTHING: Final = object()
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?")
+_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
+
+
+class Condition(Struct, frozen=True):
+    """One test of one argument."""
+
+    pointer: str
+    test: str
+    values: tuple[Any, ...] = ()
+
+    def holds(self, arguments: Mapping[str, Any], *, doubt: bool) -> bool:
+        """Whether the arguments fulfil it; `doubt` is the answer where that cannot be said."""
+        value = _at(arguments, self.pointer)
+        if self.test == "exists":
+            return value is not _NOTHING
+        if value is _NOTHING:
+            return False
+        found = [self._of(one) for one in _leaves(value)] if isinstance(value, list) else [self._of(value)]
+        if self.test in ("equals", "in") and isinstance(value, list):
+            found = [self._of(value)] if self._of(value) else found
+        judged = [doubt if one is None else one for one in found]
+        return any(judged) if doubt else bool(judged) and all(judged)
+
+    def found(self, arguments: Mapping[str, Any]) -> str:
+        """What stands there, for a reader."""
+        value = _at(arguments, self.pointer)
+        return "nothing" if value is _NOTHING else shown(value)
+
+    def _of(self, value: Any) -> bool | None:
+        return _TESTS[self.test](value, self.values)
+
+    def __str__(self) -> str:
+        said = ", ".join(shown(one) for one in self.values)
+        return f"{self.pointer} {_WORDS[self.test]} {f'[{said}]' if len(self.values) > 1 else said}".rstrip()
+
+
+class Argument(Struct, frozen=True):
+    """A place in the arguments of a call; its methods make conditions."""
+
+    pointer: str
+
+    def in_(self, values: Sequence[Any]) -> Condition:
+        """One of these values."""
+        return Condition(self.pointer, "in", tuple(values))
+
+    def equals(self, value: Any) -> Condition:
+        """Exactly this value."""
+        return Condition(self.pointer, "equals", (value,))
+
+    def matches(self, *globs: str) -> Condition:
+        """A text that one of these globs matches."""
+        return Condition(self.pointer, "matches", globs)
+
+    def host_in(self, *globs: str) -> Condition:
+        """A URL whose host one of these globs matches, whatever its port."""
+        return Condition(self.pointer, "host_in", globs)
+
+    def under(self, *folders: str) -> Condition:
+        """A path in one of these folders, as it is written: links are not followed."""
+        return Condition(self.pointer, "under", folders)
+
+    def exists(self) -> Condition:
+        """Anything at all."""
+        return Condition(self.pointer, "exists")
+
+
+def arg(pointer: str) -> Argument:
+    """The argument at a JSON pointer, such as "/repo" or "/filter/labels"."""
+    if not pointer.startswith("/"):
+        raise ValueError(f'a pointer begins with a slash, as in "/repo", not {pointer!r}')
+    return Argument(pointer)
+
+
+def condition(given: Mapping[str, Any]) -> Condition:
+    """A condition as a file has it: `{arg = "/repo", in = ["a", "b"]}`."""
+    tests = given.keys() - {"arg"}
+    if "arg" not in given or len(tests) != 1 or not isinstance(given["arg"], str):
+        raise ValueError(f"a condition names an arg and one of {', '.join(_TESTS)}, exists")
+    (test,) = tests
+    place, value = arg(given["arg"]).pointer, given[test]
+    if test == "exists":
+        if value is not True:
+            raise ValueError("exists can only be true; use unless for the opposite")
+        return Condition(place, test)
+    if test not in _TESTS:
+        raise ValueError(f"no test is called {test!r}; there are {', '.join(_TESTS)}, exists")
+    if test == "equals":
+        return Condition(place, test, (value,))
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if test != "in" and not all(isinstance(one, str) for one in values):
+        raise ValueError(f"{test} takes texts")
+    return Condition(place, test, values)
+
+
+def shown(value: Any) -> str:
+    """A value of a stranger as a reader may see it: JSON, bounded, nothing that acts on a terminal."""
+    return clip(encode(value).decode(errors="replace"), 200)
+
+
+def _at(arguments: Any, pointer: str) -> Any:
+    value: Any = arguments
+    for part in pointer[1:].split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return _NOTHING
+    return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The items of a list, those of lists in it included."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        else:
+            yield one
+
+
+def _in(value: Any, values: Sequence[Any]) -> bool:
+    return canonical(value) in {canonical(one) for one in values}  # true is not 1
+
+
+def _matches(value: Any, globs: Sequence[str]) -> bool | None:
+    return any(fnmatchcase(value, glob) for glob in globs) if isinstance(value, str) else None
+
+
+def _host_in(value: Any, globs: Sequence[str]) -> bool | None:
+    # Only what every reader of URLs reads alike: no user, no backslash, no blank, nothing but ASCII.
+    found = _URL.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    host = found[1].lower().removesuffix(".")
+    return any(fnmatchcase(host, glob.lower()) for glob in globs)
+
+
+def _under(value: Any, folders: Sequence[str]) -> bool | None:
+    if not isinstance(value, str) or "\0" in value or value.startswith("~"):
+        return None
+    if value.lower().startswith("file:"):
+        parts = urlsplit(value)
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+            return None
+        value = unquote(parts.path)
+    answers = [_within(value, folder) for folder in folders]
+    return True if True in answers else None if None in answers else False
+
+
+def _within(value: str, folder: str) -> bool | None:
+    kind = ntpath if _DRIVE.match(folder) else posixpath
+    if kind is posixpath and "\\" in value:  # which some systems read as a slash
+        return None
+    path, place = kind.normpath(value), kind.normpath(folder)
+    if kind.isabs(path) != kind.isabs(place):
+        return None
+    path, place = kind.normcase(path).lstrip(kind.sep), kind.normcase(place).lstrip(kind.sep)
+    if place in ("", "."):
+        return path != ".." and not path.startswith(f"..{kind.sep}")
+    return path == place or path.startswith(f"{place}{kind.sep}")
+
+
+_TESTS: Final[Mapping[str, Callable[[Any, Sequence[Any]], bool | None]]] = {
+    "in": _in,
+    "equals": _in,
+    "matches": _matches,
+    "host_in": _host_in,
+    "under": _under,
+}
+
+_WORDS: Final = {
+    "in": "in",
+    "equals": "is",
+    "matches": "matches",
+    "host_in": "has a host in",
+    "under": "is under",
+    "exists": "exists",
+}

@@ -1,0 +1,25 @@
+"""Text of strangers made safe to show: no control, no escape sequence, no mark that reorders, joins or hides."""
+
+import re
+from typing import Final
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+
+
+def safe(text: str) -> str:
+    """A text of several lines, made visible where it would act."""
+    return _UNSAFE.sub(lambda found: _visible(found[0]), text)
+
+
+def line(text: str, limit: int | None = None) -> str:
+    """A text that must stay on one line, cut to so many characters."""
+    short = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+    return safe(short).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _visible(mark: str) -> str:
+    number = ord(mark)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
