@@ -10,8 +10,7 @@ import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
 from dovetail.host.member import Event, Member, Settings
-
-PATIENCE = 20.0
+from host.waiting import PATIENCE, until
 
 PROGRAM = """
 import os, sys
@@ -54,9 +53,7 @@ class Scene:
         return [event.new for event in self.events if event.kind == "server.state"]
 
     async def until(self, state: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while self.member.state != state:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.member.state == state)
 
 
 @pytest.fixture
@@ -97,9 +94,8 @@ async def test_a_change_is_told_and_looked_at() -> None:
     before = await scene.member.listed("tool")
     assert await scene.member.listed("tool") is before
     app.add_tool(lambda: 2, name="two")
+    await until(lambda: heard)
     async with asyncio.timeout(PATIENCE):
-        while not heard:
-            await asyncio.sleep(0.01)
         assert set(await scene.member.listed("tool")) == {"one", "two"}
     assert "definitions.changed" in {event.kind for event in scene.events}
     stop()

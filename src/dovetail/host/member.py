@@ -191,7 +191,7 @@ class Member:
         self._set("ready")
         self._hears = _tells(client)
         if self._hears:
-            self._spawn(self._hear(client))
+            self.spawn(self._hear(client))
         self._rest()
         return client
 
@@ -285,7 +285,7 @@ class Member:
         listening = client.listen(tools=False, prompts=False, resources=False, uris=uris)
         await listening.__aenter__()
         self._uses += 1
-        task = self._spawn(self._subscribed(listening))
+        task = self.spawn(self._subscribed(listening))
 
         def stop() -> None:
             task.cancel()
@@ -313,7 +313,7 @@ class Member:
             return self.known[kind]
         listing = self._listing.get(kind)
         if listing is None or listing.done():
-            listing = self._listing[kind] = self._spawn(self._list(kind))
+            listing = self._listing[kind] = self.spawn(self._list(kind))
         try:
             return await self._shared(listing)
         except MCPError:
@@ -377,7 +377,7 @@ class Member:
             self._idle = None
         wait = self.settings.idle_stop
         if wait is not None and not self._uses and self._client is not None:
-            self._idle = asyncio.get_running_loop().call_later(wait, lambda: self._spawn(self._sleep()))
+            self._idle = asyncio.get_running_loop().call_later(wait, lambda: self.spawn(self._sleep()))
 
     async def _sleep(self) -> None:
         if not self._uses and self._client is not None:
@@ -436,7 +436,8 @@ class Member:
         except (MCPError, TimeoutError) as exc:
             log.warning("%s did not leave in an orderly way: %s", self.name, exc)
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Work that ends with the server, if not before."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -463,11 +464,22 @@ async def _declared(client: Client, kind: Kind) -> dict[str, Any]:
     offered = client.capabilities
     match kind:
         case "tool":
-            return {one.name: one for one in await client.list_tools()} if offered.tools is not None else {}
+            return _each(await client.list_tools() if offered.tools is not None else (), "name")
         case "prompt":
-            return {one.name: one for one in await client.list_prompts()} if offered.prompts is not None else {}
+            return _each(await client.list_prompts() if offered.prompts is not None else (), "name")
         case "resource":
-            return {one.uri: one for one in await client.list_resources()} if offered.resources is not None else {}
+            return _each(await client.list_resources() if offered.resources is not None else (), "uri")
         case _:
             found = await client.list_resource_templates() if offered.resources is not None else ()
-            return {one.uri_template: one for one in found}
+            return _each(found, "uri_template")
+
+
+def _each(declarations: Sequence[Any], name: str) -> dict[str, Any]:
+    """Each under its name. Of two that differ under one name neither is kept: nobody could say which one is meant."""
+    found: dict[str, Any] = {}
+    twice: set[str] = set()
+    for one in declarations:
+        key = getattr(one, name)
+        if found.setdefault(key, one) != one:
+            twice.add(key)
+    return {key: one for key, one in found.items() if key not in twice}

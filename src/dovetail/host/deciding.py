@@ -1,0 +1,182 @@
+"""Deciding: what the policy, the grants given before and the person in charge make of a question, in that order.
+
+Every decision is told with its reason. A definition that is no longer the one first seen is shown before it is used,
+whatever a rule or a grant says.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dovetail.errors import PolicyError
+from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Deny, DenyAll, Edit, Kind, Later
+from dovetail.host.member import Event
+from dovetail.host.pins import changes, describe, fingerprint
+from dovetail.host.policy import Decision, Policy, Question
+from dovetail.wire.codec import canonical
+from dovetail.wire.shape import Struct, replace
+
+# What the user has said yes to by configuring it: only a rule that names it makes it a question.
+_GIVEN: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
+_GRAVE: Final = frozenset({"widening", "instruction", "egress"})
+
+
+class Postponed(PolicyError):
+    """The question was put off: it stands in the inbox under a ticket."""
+
+    def __init__(self, ticket: str) -> None:
+        super().__init__(f"it waits for an answer under the ticket {ticket}", verdict="ask")
+        self.ticket = ticket
+
+
+class Settled(Struct, frozen=True):
+    """It may happen, perhaps with something else than was asked for."""
+
+    reason: str
+    edited: Any = None
+
+
+class Desk:
+    """Where the questions of one host are decided."""
+
+    def __init__(self, policy: Policy, broker: Broker, tell: Callable[[Event], None]) -> None:
+        self.policy = policy
+        self.broker = broker
+        self._grants: dict[Any, float] = {}
+        self._tell = tell
+        self._seen: dict[tuple[str, str, str], Any] = {}  # definitions, as they were when they were first used
+
+    def look(self, question: Question) -> Decision:
+        """What the policy says; what the user has configured is not asked about unless a rule wants it."""
+        decision = self.policy.decide(question)
+        if question.kind in _GIVEN and not _means(decision, question):
+            return Decision(verdict="allow", reason="configured by the user")
+        return decision
+
+    async def settle(
+        self,
+        question: Question,
+        definition: Any = None,
+        details: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        ask: Callable[[ConsentRequest], Any] | None = None,
+    ) -> Settled:
+        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
+        decision = self.look(question)
+        if ask is None and isinstance(self.broker, DenyAll):
+            decision = self.policy.unattended(decision)
+        mark = "" if definition is None else fingerprint(definition)
+        if decision.verdict in ("deny", "hide"):
+            raise self._refused(question, decision.verdict, decision.reason, decision.rule)
+        changed = self._changed(question, definition, mark)
+        if changed is not None:
+            await self._show(question, changed, wait, ask)
+            self._note(question, definition)
+        if decision.verdict == "allow":
+            self._note(question, definition)
+            return self._allowed(question, decision.reason)
+        if self._granted(question, mark):
+            self._note(question, definition)
+            return self._allowed(question, "granted before")
+        request = asked(question, decision.reason, details or {}, wait=wait)
+        answer = await (ask or self.broker.ask)(request)
+        self.heard(question, answer, decision.reason)
+        match answer:
+            case Allow():
+                self._remember(question, definition, mark, answer)
+                self._note(question, definition)
+                return self._allowed(question, f"the user said yes: {answer.scope}")
+            case Edit():
+                self._note(question, definition)
+                return Settled(self._allowed(question, "the user changed it").reason, answer.value)
+            case Later():
+                raise Postponed(answer.ticket)
+            case _:
+                reason = answer.reason if isinstance(answer, Deny) else ""
+                raise self._refused(question, "deny", reason or "the user said no", decision.rule)
+
+    def _allowed(self, question: Question, reason: str) -> Settled:
+        self._told("decision", question, "allow", reason)
+        return Settled(reason)
+
+    def _refused(self, question: Question, verdict: str, reason: str, rule: Any) -> PolicyError:
+        self._told("decision", question, verdict, reason)
+        return PolicyError(f"{question.full}: {reason}", verdict=verdict, rule=rule).at(server=question.server)
+
+    def _told(self, kind: str, question: Question, verdict: str, reason: str) -> None:
+        event = Event(kind=kind, server=question.server, old=question.kind, new=verdict, reason=reason)
+        self._tell(replace(event, details=question))
+
+    def heard(self, question: Question, answer: Answer, reason: str) -> None:
+        """Tell what the person in charge answered."""
+        self._told("consent", question, type(answer).__name__.lower(), reason)
+
+    # Grants
+
+    def _granted(self, question: Question, mark: str) -> bool:
+        keys = (_granted(question, mark, exact=True), _granted(question, mark, exact=False))
+        return any(self._grants.get(key, 0.0) > time.time() for key in keys)
+
+    def _remember(self, question: Question, definition: Any, mark: str, answer: Allow) -> None:
+        if answer.scope != "once":
+            expires = float("inf") if answer.expires is None else time.time() + answer.expires
+            self._grants[_granted(question, mark, exact=answer.exact)] = expires
+
+    # Definitions that change
+
+    def _note(self, question: Question, definition: Any) -> None:
+        if definition is not None:
+            self._seen[_key(question)] = definition
+
+    def _changed(self, question: Question, definition: Any, mark: str) -> list[Any] | None:
+        """What is graver than words in other places, since it was used last; None if there is nothing to show."""
+        before = self._seen.get(_key(question))
+        if definition is None or before is None or fingerprint(before) == mark:
+            return None
+        found = changes(before, definition)
+        return found if any(one.kind in _GRAVE for one in found) else None
+
+    async def _show(self, question: Question, found: list[Any], wait: bool, ask: Callable[..., Any] | None) -> None:
+        changed = replace(question, kind="definition.changed", arguments=None)
+        reason = "its definition is not the one that was used before"
+        request = asked(changed, reason, {"changes": describe(found)}, wait=wait)
+        answer = await (ask or self.broker.ask)(request)
+        self.heard(changed, answer, reason)
+        if isinstance(answer, Later):
+            raise Postponed(answer.ticket)
+        if not isinstance(answer, Allow):
+            text = f"its definition changed, and that was not agreed to: {describe(found[:3])}"
+            raise self._refused(question, "deny", text, None)
+
+
+def asked(question: Question, reason: str, details: Mapping[str, Any], *, wait: bool = True) -> ConsentRequest:
+    """A question for a policy as one for a person."""
+    kind: Kind = question.kind  # pyright: ignore[reportAssignmentType]
+    return ConsentRequest(
+        kind=kind,
+        server=question.server,
+        tool=question.tool,
+        arguments=question.arguments,
+        details=details,
+        reason=reason,
+        trusted=question.trusted,
+        wait=wait,
+    )
+
+
+def _means(decision: Decision, question: Question) -> bool:
+    """Whether a rule is about what the user has configured: it names the kind, or it forbids the whole server."""
+    rule = decision.rule
+    if rule is None:
+        return False
+    return bool(rule.kind) or (decision.verdict in ("deny", "hide") and bool(question.tool or not rule.tool))
+
+
+def _granted(question: Question, mark: str, *, exact: bool) -> Any:
+    shape = canonical(question.arguments or {}) if exact else None
+    return question.identity or question.server, question.kind, question.tool, mark, shape
+
+
+def _key(question: Question) -> tuple[str, str, str]:
+    return question.identity or question.server, question.kind, question.tool

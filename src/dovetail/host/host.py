@@ -1,0 +1,394 @@
+"""Host: many servers, one user who stays in charge.
+
+It owns a member for each server, decides with the policy and the user what may happen, and puts what all of them offer
+into one catalog. A server that is slow, broken or gone costs the others nothing.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dovetail.client.clock import Progress
+from dovetail.connect import Client
+from dovetail.errors import MCPError, NotOffered, clip
+from dovetail.host.answering import Answers
+from dovetail.host.catalog import Catalog
+from dovetail.host.consent import Broker, CallbackConsent, DenyAll
+from dovetail.host.deciding import Desk
+from dovetail.host.member import Event, Member, Settings
+from dovetail.host.metering import Meter, shortened
+from dovetail.host.models.model import Model
+from dovetail.host.names import check_server
+from dovetail.host.offers import Manifest, Offered
+from dovetail.host.policy import Policy, Question
+from dovetail.host.searching import CALL, OWN, SERVER, inner_call, looked_up, searching
+from dovetail.protocol.mounting import KINDS, Kind
+from dovetail.wire.codec import canonical, convert, plain
+from dovetail.wire.completion import Completion
+from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.tools import CallToolResult
+
+log = logging.getLogger("dovetail")
+
+PATIENCE: Final = 5.0  # seconds a list waits for servers that are not ready; they are in the next one
+_NOTHING: Final[dict[str, Any]] = {}
+_FIELDS: Final[Mapping[Kind, str]] = {
+    "tool": "tools",
+    "resource": "resources",
+    "resource template": "templates",
+    "prompt": "prompts",
+}
+
+
+class Host:
+    """Servers, and what may happen with them.
+
+    policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
+    ask a model. roots: folders the servers may work in.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy | str | Path | None = None,
+        consent: Broker | Callable[..., Any] | None = None,
+        model: Model | None = None,
+        roots: Sequence[Any] = (),
+        patience: float = PATIENCE,
+        project: str = "",
+        **settings: Any,
+    ) -> None:
+        self.policy = Policy.load(policy) if isinstance(policy, str | Path) else policy or Policy()
+        self.model = model
+        self.patience = patience
+        self._roots = roots
+        self._project = project
+        self._settings = settings
+        Settings(**settings)  # a wrong one shows at once
+        self._members: dict[str, Member] = {}
+        self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
+        broker: Any = consent or DenyAll()
+        broker = broker if hasattr(broker, "ask") else CallbackConsent(broker)
+        self.desk = Desk(self.policy, broker, self._tell)
+        self.meter = Meter()
+        self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
+        self._open = False
+
+    # Servers
+
+    def add(self, name: str, target: Any, *, identity: str | None = None, source: str = "", **options: Any) -> Member:
+        """One more server: any target of a `Client`. Options are those of `Settings`, and those of `Client`."""
+        check_server(name)
+        if name == SERVER:
+            raise ValueError(f"{SERVER!r} is the name of the host's own tools")
+        if name in self._members:
+            raise ValueError(f"there is already a server {name!r}")
+        own = {key: options.pop(key) for key in tuple(options) if key in Settings.__struct_fields__}
+        settings = Settings(**{**self._settings, **own})
+        enabled = options.pop("enabled", True)
+        identity = identity or identity_of(target)
+        answers = Answers(
+            name,
+            self.desk,
+            self.model,
+            self._roots if settings.roots is None else settings.roots,
+            trusted=settings.trust,
+            identity=identity,
+            take=self._take,
+        )
+
+        def make() -> Client:
+            to = target() if callable(target) and not hasattr(target, "link") else target
+            return Client(to, name=name, on_log=logged, **{**answers.options(), **options})
+
+        def logged(message: Any) -> None:
+            self._tell(Event(kind="server.log", server=name, new=message.level, details=message))
+
+        async def permit() -> None:
+            await self.desk.settle(
+                Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
+            )
+
+        member = Member(
+            name, make, settings, self._tell, identity=identity, source=source, enabled=enabled, permit=permit
+        )
+        self._members[name] = member
+        self._tell(Event(kind="server.added", server=name))
+        if self._open and settings.start == "eager":
+            self._begin(member)
+        return member
+
+    async def remove(self, name: str) -> None:
+        """Stop a server and forget it."""
+        member = self._member(name)
+        del self._members[name]
+        await member.stop()
+        self._tell(Event(kind="server.removed", server=name))
+
+    @property
+    def servers(self) -> tuple[Member, ...]:
+        """All of them, by name, with their states."""
+        return tuple(self._members[name] for name in sorted(self._members))
+
+    async def restart(self, name: str) -> None:
+        """Start a server anew, now."""
+        await self._member(name).restart()
+
+    @asynccontextmanager
+    async def server(self, name: str) -> AsyncGenerator[Client]:
+        """The client of one server, for what the host has no method for. No policy stands before it."""
+        async with self._member(name).using() as client:
+            yield client
+
+    def _member(self, name: str) -> Member:
+        found = self._members.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._members)) or "none"
+            raise NotOffered(f"there is no server {clip(name)}; there are: {known}")
+        return found
+
+    async def _take(self, server: str, what: str) -> None:
+        rate = self.policy.quota(server, what).rate
+        if rate is not None:
+            self.meter.count(server, what, rate)
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        for member in self.servers:
+            if member.settings.start == "eager" and member.state != "disabled":
+                self._begin(member)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop all servers, at once and in bounded time."""
+        self._open = False
+        await asyncio.gather(*(member.stop() for member in self.servers))
+
+    def _begin(self, member: Member) -> None:
+        async def begin() -> None:
+            with contextlib.suppress(MCPError):  # its state says why
+                await member.ready()
+
+        member.spawn(begin())
+
+    # Events
+
+    def on(self, kind: str, function: Callable[[Event], Any]) -> Callable[[], None]:
+        """Hear of events of a kind, which may be a glob; call what is returned to stop."""
+        entry = (kind, function)
+        self._listeners.append(entry)
+
+        def stop() -> None:
+            if entry in self._listeners:
+                self._listeners.remove(entry)
+
+        return stop
+
+    def _tell(self, event: Event) -> None:
+        for kind, function in tuple(self._listeners):
+            if fnmatchcase(event.kind, kind):
+                try:
+                    function(event)
+                except Exception as exc:
+                    log.error("a listener of the host failed", exc_info=exc)
+
+    # What all of them offer
+
+    async def tools(self) -> tuple[Offered, ...]:
+        """The tools of all servers, with names that cannot clash, in an order that does not change."""
+        return (await self._listed("tool")).tools
+
+    async def resources(self) -> tuple[Offered, ...]:
+        """The resources of all servers."""
+        return (await self._listed("resource")).resources
+
+    async def templates(self) -> tuple[Offered, ...]:
+        """The resource templates of all servers."""
+        return (await self._listed("resource template")).templates
+
+    async def prompts(self) -> tuple[Offered, ...]:
+        """The prompts of all servers."""
+        return (await self._listed("prompt")).prompts
+
+    async def catalog(self, budget_tokens: int | None = None) -> Catalog:
+        """Everything, as a snapshot. Where the tools take more than a budget, three that search stand for them."""
+        catalog = await self._listed("tool", "resource", "resource template", "prompt")
+        if budget_tokens is not None and catalog.tokens > budget_tokens:
+            return searching(catalog)
+        return catalog
+
+    async def _listed(self, *kinds: Kind) -> Catalog:
+        members = [member for member in self.servers if member.state != "disabled"]
+        tasks = [asyncio.get_running_loop().create_task(self._learn(member, kinds)) for member in members]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.patience)
+            for task in tasks:
+                task.cancel()  # the member goes on learning
+        return self.known(*kinds)
+
+    async def _learn(self, member: Member, kinds: Sequence[Kind]) -> None:
+        for kind in kinds:
+            with contextlib.suppress(MCPError):
+                await member.listed(kind)
+
+    def known(self, *kinds: Kind) -> Catalog:
+        """What is known of all servers now, without asking any."""
+        members = [member for member in self.servers if member.state != "disabled"]
+        wanted: Sequence[Kind] = kinds or KINDS
+        offered: list[tuple[Member, Kind, dict[str, Any]]] = [
+            (member, kind, member.known.get(kind, _NOTHING)) for member in members for kind in wanted
+        ]
+        kept = self._snapshots.get(kinds)
+        if kept is not None and len(kept[0]) == len(offered) and all(map(_same, kept[0], offered)):
+            return kept[1]
+        manifests: dict[str, dict[str, Any]] = {}
+        for member, kind, known in offered:
+            shown = [one for name, one in known.items() if self.shows(member, kind, name, one)]
+            manifests.setdefault(member.name, {})[_FIELDS[kind]] = shown
+        catalog = Catalog.of({name: Manifest(**found) for name, found in manifests.items()})
+        self._snapshots[kinds] = offered, catalog
+        return catalog
+
+    def shows(self, member: Member, kind: Kind, name: str, declaration: Any) -> bool:
+        """Whether something is offered at all: by the server's settings, and by the policy."""
+        if kind == "tool" and not _picked(name, member.settings):
+            return False
+        asked = {"tool": "tool.call", "prompt": "prompt.get"}.get(kind, "resource.read")
+        return self.desk.look(self.question(member, asked, name, None, declaration)).verdict != "hide"
+
+    def question(
+        self, member: Member, kind: str, name: str, arguments: Mapping[str, Any] | None, declaration: Any = None
+    ) -> Question:
+        """What the policy is asked about one thing of one server."""
+        return Question(
+            server=member.name,
+            tool=name,
+            kind=kind,
+            arguments=arguments,
+            annotations=getattr(declaration, "annotations", None) if kind.startswith("tool.") else None,
+            trusted=member.settings.trust,
+            identity=member.identity,
+            project=self._project,
+        )
+
+    # Using it
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> CallToolResult:
+        """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
+
+        Raises:
+            PolicyError: the policy, or the user, said no.
+        """
+        if name in OWN and OWN[name] != CALL:
+            return looked_up(await self._listed("tool"), OWN[name], arguments or {})
+        if name in OWN:
+            name, arguments = inner_call(arguments or {})
+        member, tool = await self.find(name)
+        declared = await self.declared(member, tool)
+        question = self.question(member, "tool.call", tool, dict(arguments or {}), declared)
+        settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
+        told = settled.edited if settled.edited is not None else question.arguments
+        quota = self.policy.quota(member.name, tool)
+        async with self.meter.within(member.name, tool, quota), member.using() as client:
+            self._tell(Event(kind="call", server=member.name, new=tool, details=question))
+            most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
+            result = await client.call_tool(
+                tool, told, timeout=most, total=quota.timeout, progress=progress, meta=meta, retry=retry
+            )
+        return await self._passed(member, tool, declared, shortened(result, quota.result_bytes))
+
+    async def _passed(self, member: Member, tool: str, declared: Any, result: CallToolResult) -> CallToolResult:
+        question = self.question(member, "tool.result", tool, None, declared)
+        settled = await self.desk.settle(question, details={"result": plain(result.content)})
+        if settled.edited is None:
+            return result
+        edited = settled.edited
+        content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
+        return convert({"content": content, "isError": result.is_error}, CallToolResult, what="an edited result")
+
+    async def find(self, name: str) -> tuple[Member, str]:
+        """The server and the tool a name means."""
+        server, dot, tool = name.partition(".")
+        if dot and server in self._members:
+            return self._members[server], tool
+        found = self.known("tool").find(name) or (await self._listed("tool")).find(name)
+        if found is None:
+            raise NotOffered(f"there is no tool {clip(name)}, or several servers have one")
+        return self._members[found.server], found.name
+
+    async def declared(self, member: Member, tool: str) -> Any:
+        """The definition of a tool, looked up again if it is not known; NotOffered if there is none."""
+        known = member.known.get("tool") or {}
+        if tool not in known:
+            known = await member.listed("tool")
+        found = known.get(tool)
+        if found is None or not self.shows(member, "tool", tool, found):
+            raise NotOffered(f"there is no tool {clip(tool)}").at(server=member.name)
+        return found
+
+    async def read(self, server: str, uri: str) -> ReadResourceResult:
+        """Read a resource of a server."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "resource.read", uri, None))
+        async with member.using() as client:
+            return await client.read_resource(uri)
+
+    async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """A prompt of a server, filled in."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "prompt.get", name, dict(arguments or {})))
+        async with member.using() as client:
+            return await client.get_prompt(name, arguments)
+
+    async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
+        """Suggestions of a server, as `Client.complete` gives them."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "complete", argument, None))
+        async with member.using() as client:
+            return await client.complete(argument, value, **reference)
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _picked(tool: str, settings: Settings) -> bool:
+    return any(fnmatchcase(tool, glob) for glob in settings.allow) and not any(
+        fnmatchcase(tool, glob) for glob in settings.deny
+    )
+
+
+def identity_of(target: Any) -> str:
+    """What tells a server from another that has its name: the command, or the URL."""
+    match target:
+        case Mapping():
+            told: Any = {key: target[key] for key in ("command", "args", "cwd", "url", "httpUrl") if key in target}
+        case str() | Path():
+            told = str(target)
+        case list() | tuple():
+            told = [*map(str, target)]
+        case _:
+            told = [type(target).__name__, str(getattr(target, "name", ""))]
+    return hashlib.sha256(canonical(told)).hexdigest()[:32]
