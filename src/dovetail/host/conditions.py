@@ -175,7 +175,7 @@ def _within(value: str, folder: str) -> bool | None:
     if kind is posixpath and "\\" in value:  # which some systems read as a slash
         return None
     path, place = kind.normpath(value), kind.normpath(folder)
-    if kind.isabs(path) != kind.isabs(place):
+    if kind.isabs(path) != kind.isabs(place) or bool(kind.splitdrive(path)[0]) != bool(kind.splitdrive(place)[0]):
         return None
     path, place = kind.normcase(path).lstrip(kind.sep), kind.normcase(place).lstrip(kind.sep)
     if place in ("", "."):

@@ -172,6 +172,9 @@ def rule(
         if name not in _HINTS:
             raise ValueError(f"no hint is called {name!r}; there are {', '.join(dict.fromkeys(_HINTS.values()))}")
         facts[_HINTS[name]] = value
+    for name, value in facts.items():
+        if value is not None and type(value) is not bool:
+            raise ValueError(f"{name} is true or false, not {value!r}")
     made = Rule(
         verdict=verdict,
         server=_several(server),

@@ -1,0 +1,120 @@
+"""Conditions on arguments: what holds, what does not, and what cannot be said."""
+
+from typing import Any
+
+import pytest
+
+from dovetail.host.conditions import Condition, arg, condition
+
+HOSTS = arg("/url").host_in("localhost", "*.test")
+FOLDER = arg("/path").under("/srv/docs")
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments", "holds"),
+    [
+        (arg("/repo").in_(["a", "b"]), {"repo": "a"}, True),
+        (arg("/repo").in_(["a", "b"]), {"repo": "c"}, False),
+        (arg("/repo").in_(["a", "b"]), {}, False),
+        (arg("/n").equals(1), {"n": 1}, True),
+        (arg("/n").equals(1), {"n": True}, False),
+        (arg("/n").equals([1, 2]), {"n": [1, 2]}, True),
+        (arg("/n").equals({"a": 1, "b": 2}), {"n": {"b": 2, "a": 1}}, True),
+        (arg("/a/b~1c/1").equals("x"), {"a": {"b/c": ["y", "x"]}}, True),
+        (arg("/a/9").exists(), {"a": [1]}, False),
+        (arg("/a/²").exists(), {"a": [1]}, False),
+        (arg("/a").exists(), {"a": None}, True),
+        (arg("/a").exists(), {}, False),
+        (arg("/q").matches("is:*", "has:*"), {"q": "has:label"}, True),
+        (arg("/q").matches("is:*"), {"q": "xis:open"}, False),
+        (HOSTS, {"url": "http://localhost:3000/x?y#z"}, True),
+        (HOSTS, {"url": "https://API.TEST./"}, True),
+        (HOSTS, {"url": "https://evil.example/localhost"}, False),
+        (HOSTS, {"url": "https://localhost.evil.example"}, False),
+        (FOLDER, {"path": "/srv/docs/a/../b.md"}, True),
+        (FOLDER, {"path": "/srv/docs"}, True),
+        (FOLDER, {"path": "/srv/docs/../secret"}, False),
+        (FOLDER, {"path": "/srv/docs-old/x"}, False),
+        (FOLDER, {"path": "//srv/docs/x"}, True),
+        (FOLDER, {"path": "file:///srv/docs/%61"}, True),
+        (FOLDER, {"path": "file:///srv/docs/%2e%2e/x"}, False),
+        (arg("/path").under("docs"), {"path": "docs/../docs/x"}, True),
+        (arg("/path").under("docs"), {"path": "docs/../../x"}, False),
+        (arg("/path").under("."), {"path": "a/b"}, True),
+        (arg("/path").under("."), {"path": "../b"}, False),
+        (arg("/path").under("/"), {"path": "/etc"}, True),
+        (arg("/path").under(r"C:\work"), {"path": "c:/WORK/x"}, True),
+        (arg("/path").under(r"C:\work"), {"path": r"C:\work\..\x"}, False),
+    ],
+)
+def test_what_can_be_judged_is(one: Condition, arguments: dict[str, Any], holds: bool) -> None:
+    assert one.holds(arguments, doubt=False) is holds
+    assert one.holds(arguments, doubt=True) is holds
+
+
+@pytest.mark.parametrize(
+    ("one", "value"),
+    [
+        *((HOSTS, url) for url in (
+            "localhost", "localhost:80/x", "//localhost/", "http://localhost@evil.example/", "http://u:p@localhost/",
+            "http://localhost\\@evil.example/", "http://local\thost/", " http://localhost", "http://localhost\n",
+            "http://lócalhost/", "http://localhost:80:80/", "http:localhost", "http:///localhost", "http://localhost%2eevil/",
+            7, None, {"href": "http://localhost"},
+        )),
+        *((FOLDER, path) for path in (
+            "a/b", "~/x", "/srv/docs/\0x", r"/srv/docs\..\x", "file://elsewhere/srv/docs/x", "file:///srv/docs/x?y",
+            7, None,
+        )),
+        (arg("/path").under(r"C:\work"), r"\work\x"),
+        (arg("/q").matches("*"), 7),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged_is_as_the_asker_says(one: Condition, value: Any) -> None:
+    name = one.pointer[1:]
+    assert one.holds({name: value}, doubt=False) is False
+    assert one.holds({name: value}, doubt=True) is True
+
+
+def test_of_a_list_every_item_must_fulfil_it_or_any_where_doubt_counts() -> None:
+    mixed = {"path": ["/srv/docs/a", ["/etc/passwd"]]}
+    assert FOLDER.holds({"path": ["/srv/docs/a", ["/srv/docs/b"]]}, doubt=False)
+    assert not FOLDER.holds(mixed, doubt=False)
+    assert FOLDER.holds(mixed, doubt=True)
+    assert not FOLDER.holds({"path": []}, doubt=False)
+    assert not FOLDER.holds({"path": ["/etc"]}, doubt=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({"arg": "/a", "in": ["x", 1]}, arg("/a").in_(["x", 1])),
+        ({"arg": "/a", "equals": ["x"]}, arg("/a").equals(["x"])),
+        ({"arg": "/a", "matches": "x*"}, arg("/a").matches("x*")),
+        ({"arg": "/a", "host_in": ["x", "y"]}, arg("/a").host_in("x", "y")),
+        ({"arg": "/a", "under": "/x"}, arg("/a").under("/x")),
+        ({"arg": "/a", "exists": True}, arg("/a").exists()),
+    ],
+)
+def test_conditions_can_be_written_in_a_file(given: dict[str, Any], made: Condition) -> None:
+    assert condition(given) == made
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"arg": "/a"}, {"in": ["x"]}, {"arg": "a", "in": ["x"]}, {"arg": "/a", "in": ["x"], "equals": 1},
+        {"arg": "/a", "like": "x"}, {"arg": "/a", "exists": False}, {"arg": "/a", "under": [1]}, {"arg": 1, "in": []},
+    ],
+)  # fmt: skip
+def test_a_bad_condition_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"pointer|condition|test|exists|texts"):
+        condition(given)
+
+
+def test_a_condition_says_what_it_needs_and_what_it_found() -> None:
+    one = arg("/repo").in_(["octo/app", "octo/docs"])
+    assert str(one) == '/repo in ["octo/app", "octo/docs"]'
+    assert one.found({"repo": "x\x1b[2J"}) == '"x\\u001b[2J"'
+    assert one.found({}) == "nothing"
+    assert len(one.found({"repo": "x" * 5000})) <= 200
+    assert str(arg("/a").exists()) == "/a exists"

@@ -1,0 +1,101 @@
+"""Names across servers: injective, stable, short, and what is refused as a server's name."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dovetail.host.names import LONGEST, check_server, cleaned, exposed, full, split
+
+SHAPE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+# Names made of what is near the seams: separators, dots, digits, look-alikes, and lengths around the limit.
+tricky = st.text(alphabet="ab_-._9XБ\u0456\u202e é", max_size=12) | st.text(max_size=80)
+long = st.builds(lambda part, times: part * times, st.sampled_from(["ab", "a_", "_a", "x-", "__"]), st.integers(15, 80))
+names = tricky | long
+servers = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+
+
+@given(names, names)
+@example("", "")
+@example("9lives", "x")
+@example("a" * 64, "b" * 64)
+def test_what_a_model_sees_fits_every_maker(server: str, tool: str) -> None:
+    assert SHAPE.fullmatch(exposed(server, tool))
+
+
+@given(st.lists(st.tuples(names, names), max_size=30))
+def test_no_two_pairs_share_a_name(pairs: list[tuple[str, str]]) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for pair in pairs:
+        assert seen.setdefault(exposed(*pair), pair) == pair
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", "b__c"), ("a__b", "c")),
+        (("a_", "b"), ("a", "_b")),
+        (("a", "_b"), ("a_", "_b")),
+        (("a", "b"), ("A", "b")),
+        (("a", "b.c"), ("a", "b_c")),
+        (("a", "b c"), ("a", "b-c")),
+        (("a", "b"), ("a", "\u0432")),
+        (("a", "x" * 80), ("a", "x" * 81)),
+        (("ab", "c"), ("a", "bc")),
+        (("a", ""), ("", "a")),
+    ],
+)
+def test_pairs_that_look_alike_stay_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert exposed(*one) != exposed(*other)
+
+
+@given(names, names, names)
+def test_a_digest_cannot_be_offered_as_a_name(server: str, tool: str, other: str) -> None:
+    """A server that calls its tool by what another pair is exposed as, or by its end, is not taken for it."""
+    taken = exposed(server, tool)
+    start, _, rest = taken.partition("__")
+    for pair in ((start, rest), (other, taken), (other, rest), (taken, other)):
+        assert pair == (server, tool) or exposed(*pair) != taken
+
+
+def test_names_are_the_same_for_ever() -> None:
+    assert exposed("github", "create_issue") == "github__create_issue"
+    assert exposed("github", "repo.delete") == "github__repo_delete__klabfuyqya7l2"
+    assert exposed("9", "_x") == "_9__x__2vkiptngt2dm4"
+    assert len(exposed("s" * 64, "t" * 64)) == LONGEST - 1  # a digit in front would take the other
+
+
+@given(servers, st.text(max_size=40))
+def test_a_full_name_can_be_told_back(server: str, tool: str) -> None:
+    assert split(full(server, tool)) == (server, tool)
+
+
+@pytest.mark.parametrize("name", ["", "tool", ".tool"])
+def test_what_is_no_full_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"server\.tool"):
+        split(name)
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "g\u0456thub", "a/b", "a\n", "x" * 65])
+def test_a_bad_name_of_a_server_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a server's name"):
+        check_server(name)
+
+
+@given(names)
+def test_a_cleaned_name_is_a_good_one(name: str) -> None:
+    assert check_server(cleaned(name))
+
+
+@given(servers)
+def test_a_good_name_stays(name: str) -> None:
+    assert cleaned(name) == name == check_server(name)
+
+
+def test_names_that_are_not_ascii_leave_a_mark() -> None:
+    assert cleaned("My Server") == "My-Server"
+    assert cleaned("g\u0456thub") != cleaned("g\u0457thub")  # two Cyrillic letters
+    assert cleaned("東京") != cleaned("大阪")
+    assert cleaned("x" * 70) != cleaned("x" * 71)

@@ -1,0 +1,336 @@
+"""Policy: decisions by table, tiers that only tighten, trust in annotations, limits, files, and explanations."""
+
+import itertools
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail import Policy, ToolAnnotations, arg, rule
+from dovetail.host.policy import Question, Rule
+from dovetail.host.quotas import Rate
+
+Verdict = Literal["allow", "ask", "deny", "hide"]
+ORDER: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
+VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny", "hide")
+
+RULES = [
+    rule("deny", tool="*.delete_*", reason="no deletions"),
+    rule("allow", server="docs", read_only=True),
+    rule("allow", tool="github.create_issue", when=arg("/repo").in_(["octo/app"])),
+    rule("ask", tool="browser.navigate", unless=arg("/url").host_in("localhost")),
+    rule("allow", server="browser"),
+    rule("hide", server="github", tool=["fork_*", "star_*"]),
+    rule("allow", server="model", kind="sampling.*"),
+    rule("deny", server="shell", when=arg("/paths").under("/etc")),
+    rule("allow", server="shell", when=arg("/paths").under("/tmp", "/etc")),
+]
+POLICY = Policy(rules=RULES)
+READING = ToolAnnotations(read_only_hint=True)
+
+
+def verdict(policy: Policy, server: str, tool: str = "x", arguments: Any = None, **more: Any) -> str:
+    return policy.decide(Question(server=server, tool=tool, arguments=arguments, **more)).verdict
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "arguments", "more", "expected"),
+    [
+        ("github", "delete_repo", {}, {}, "deny"),
+        ("github", "repo.delete_all", {}, {}, "deny"),  # a dot in its name does not help it
+        ("github", "undelete", {}, {}, "ask"),
+        ("docs", "search", {}, {"annotations": READING, "trusted": True}, "allow"),
+        ("docs", "search", {}, {"annotations": READING}, "ask"),
+        ("docs", "search", {}, {"trusted": True}, "ask"),
+        ("github", "create_issue", {"repo": "octo/app"}, {}, "allow"),
+        ("github", "create_issue", {"repo": "evil/x"}, {}, "ask"),
+        ("github", "create_issue", {"repo": ["octo/app", "evil/x"]}, {}, "ask"),
+        ("github", "create_issue", {}, {}, "ask"),
+        ("github", "create_issue", None, {}, "ask"),
+        ("evil", "github.create_issue", {"repo": "octo/app"}, {}, "ask"),
+        ("browser", "navigate", {"url": "http://localhost/"}, {}, "allow"),
+        ("browser", "navigate", {"url": "http://localhost@evil.example/"}, {}, "ask"),
+        ("browser", "navigate", {"url": "http://evil.example/"}, {}, "ask"),
+        ("browser", "navigate", {}, {}, "ask"),
+        ("browser", "click", {}, {}, "allow"),
+        ("github", "fork_repo", {}, {}, "hide"),
+        ("gitlab", "fork_repo", {}, {}, "ask"),
+        ("model", "", None, {"kind": "sampling.request"}, "allow"),
+        ("model", "x", {}, {}, "ask"),
+        ("browser", "", None, {"kind": "sampling.request"}, "ask"),  # an allow without a kind does not reach so far
+        ("shell", "rm", {"paths": ["/tmp/x"]}, {}, "allow"),
+        ("shell", "rm", {"paths": ["/tmp/x", "/etc/passwd"]}, {}, "deny"),
+        ("shell", "rm", {"paths": ["/tmp/x", 7]}, {}, "deny"),
+        ("shell", "rm", {"paths": ["/tmp/x", "/home"]}, {}, "ask"),
+    ],
+)
+def test_decisions(server: str, tool: str, arguments: Any, more: dict[str, Any], expected: str) -> None:
+    assert verdict(POLICY, server, tool, arguments, **more) == expected
+
+
+def test_the_order_of_rules_does_not_matter() -> None:
+    question = Question(server="s", tool="t", arguments={})
+    for rules in itertools.permutations([rule(one, server="s") for one in VERDICTS]):
+        assert Policy(rules=rules).decide(question).verdict == "hide"
+        assert Policy(rules=rules[1:]).decide(question).verdict == max(
+            (r.verdict for r in rules[1:]), key=ORDER.__getitem__
+        )
+
+
+def test_a_decision_names_its_rule_and_reason() -> None:
+    decision = POLICY.decide(Question(server="github", tool="delete_repo", arguments={}))
+    assert decision.rule is RULES[0]
+    assert decision.reason == "no deletions — deny, tool *.delete_*"
+    assert decision.tier == "user"
+    assert Policy().decide(Question(server="x")).tier == "built-in"
+
+
+def test_a_server_cannot_pass_for_another_by_a_dot_in_a_name() -> None:
+    policy = Policy(rules=[rule("allow", tool="a*b.c"), rule("allow", tool="github.*")])
+    assert verdict(policy, "axb", "c", {}) == "allow"
+    assert verdict(policy, "a", "xb.c", {}) == "ask"
+    assert verdict(policy, "evil", "github.push", {}) == "ask"
+
+
+# What a server says of its own tools.
+
+hints = st.builds(
+    ToolAnnotations,
+    read_only_hint=st.sampled_from([None, True, False]),
+    destructive_hint=st.sampled_from([None, True, False]),
+    idempotent_hint=st.sampled_from([None, True, False]),
+    open_world_hint=st.sampled_from([None, True, False]),
+)
+facts = st.dictionaries(st.sampled_from(["readOnly", "destructive", "idempotentHint", "open_world"]), st.booleans())
+rules = st.builds(
+    lambda verdict, server, facts: rule(verdict, server=server, annotation=facts),
+    st.sampled_from(VERDICTS),
+    st.sampled_from(["a", "b", "*"]),
+    facts,
+)
+policies = st.builds(
+    lambda default, rules: Policy(default, rules), st.none() | st.sampled_from(VERDICTS), st.lists(rules, max_size=5)
+)
+
+
+@given(policies, hints)
+def test_no_word_of_a_server_that_is_not_trusted_changes_a_decision(policy: Policy, said: ToolAnnotations) -> None:
+    assert verdict(policy, "a", annotations=said) == verdict(policy, "a")
+
+
+def test_hints_of_a_trusted_server_count_as_the_specification_reads_them() -> None:
+    def facts(said: ToolAnnotations | None, trusted: bool = True) -> list[bool]:
+        question = Question(server="a", annotations=said, trusted=trusted)
+        return [question.fact(name) for name in ("read_only", "destructive", "idempotent", "open_world")]
+
+    worst = [False, True, False, True]
+    assert facts(None) == facts(ToolAnnotations()) == worst
+    assert facts(READING) == [True, False, False, True]
+    assert facts(ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)) == [
+        False, False, True, False,
+    ]  # fmt: skip
+    assert facts(ToolAnnotations(read_only_hint=True, open_world_hint=False), trusted=False) == worst
+
+
+# Tiers.
+
+
+@given(policies, policies, policies, hints, st.booleans())
+def test_a_lower_tier_never_loosens(
+    admin: Policy, user: Policy, project: Policy, said: ToolAnnotations, trusted: bool
+) -> None:
+    for server in ("a", "b"):
+        more: dict[str, Any] = {"annotations": said, "trusted": trusted}
+        above = Policy.tiered(admin=admin, user=user)
+        whole = Policy.tiered(admin=admin, user=user, project=project)
+        assert ORDER[verdict(whole, server, **more)] >= ORDER[verdict(above, server, **more)]
+        alone = admin.decide(Question(server=server, tool="x", **more))
+        if alone.tier != "built-in":  # what the administrator said is the least
+            assert ORDER[verdict(above, server, **more)] >= ORDER[alone.verdict]
+
+
+@pytest.mark.parametrize(
+    ("admin", "user", "project", "expected", "tier"),
+    [
+        (None, None, None, "ask", "built-in"),
+        (None, None, Policy("allow", [rule("allow")]), "ask", "built-in"),
+        (None, None, Policy("deny"), "deny", "project"),
+        (None, Policy("allow"), Policy("deny"), "deny", "project"),
+        (None, Policy(rules=[rule("allow")]), Policy("deny"), "allow", "user"),  # a default is no rule
+        (None, Policy(rules=[rule("allow")]), Policy(rules=[rule("deny")]), "deny", "project"),
+        (Policy(rules=[rule("deny")]), Policy(rules=[rule("allow")]), None, "deny", "admin"),
+        (Policy(rules=[rule("allow")]), Policy(rules=[rule("deny")]), None, "deny", "user"),
+        (Policy("deny"), Policy(rules=[rule("allow")]), None, "deny", "admin"),
+        (Policy(rules=[rule("deny", server="z")]), Policy(rules=[rule("allow")]), None, "allow", "user"),
+        (Policy(rules=[rule("allow")]), Policy("ask"), None, "allow", "admin"),
+    ],
+)
+def test_tiers(admin: Policy | None, user: Policy | None, project: Policy | None, expected: str, tier: str) -> None:
+    decision = Policy.tiered(admin=admin, user=user, project=project).decide(Question(server="a", tool="x"))
+    assert (decision.verdict, decision.tier) == (expected, tier)
+
+
+def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
+    asked, allowed = Question(server="a"), Question(server="b")
+    policy = Policy(rules=[rule("allow", server="b")])
+    decision = policy.unattended(policy.decide(asked))
+    assert decision.verdict == "deny"
+    assert "nobody is there" in decision.reason
+    assert policy.unattended(policy.decide(allowed)).verdict == "allow"
+    assert Policy(headless="allow").headless == "allow"
+    assert Policy.tiered(user=Policy(headless="allow"), project=Policy(headless="allow")).headless == "deny"
+    assert Policy.tiered(admin=Policy(headless="deny"), user=Policy(headless="allow")).headless == "deny"
+
+
+# Limits.
+
+
+def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
+    admin = Policy(limits={"*": {"timeout": 60, "rate": "100/s"}})
+    user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "result_bytes": 1000, "concurrency": 4}})
+    found = Policy.tiered(admin=admin, user=user).quota("github", "x")
+    assert (found.timeout, found.result_bytes, found.concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
+    assert Policy.tiered(admin=admin, user=user).quota("docs", "x").rate == Rate(100, 1.0)
+    assert str(found) == "timeout 60, result_bytes 1000, concurrency 4, rate 60/min"
+    assert Policy().quota("a", "b").timeout is None
+
+
+@pytest.mark.parametrize(
+    "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"concurrency": 1.5}, {"speed": 1}]
+)
+def test_a_bad_limit_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"rate|limit"):
+        Policy(limits={"*": given})
+
+
+# Files.
+
+FILE = """
+default = "ask"
+headless = "deny"
+
+[[rules]]
+verdict = "deny"
+tool = "*.delete_*"
+reason = "no deletions"
+
+[[rules]]
+verdict = "allow"
+server = ["docs", "wiki"]
+read_only = true
+
+[[rules]]
+verdict = "allow"
+tool = "github.create_issue"
+when = {arg = "/repo", in = ["octo/app"]}
+unless = [{arg = "/private", equals = true}]
+
+[limits]
+"github.*" = "60/min"
+"*" = {timeout = 60}
+"""
+
+
+def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(FILE, encoding="utf-8")
+    written = Policy(
+        default="ask",
+        rules=[
+            rule("deny", tool="*.delete_*", reason="no deletions"),
+            rule("allow", server=["docs", "wiki"], read_only=True),
+            rule(
+                "allow",
+                tool="github.create_issue",
+                when=arg("/repo").in_(["octo/app"]),
+                unless=[arg("/private").equals(True)],
+            ),
+        ],
+        limits={"github.*": "60/min", "*": {"timeout": 60}},
+        headless="deny",
+    )
+    assert Policy.load(path).explain() == written.explain()
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("colour = 1", "unknown: colour"),
+        ('default = "maybe"', "default is"),
+        ('headless = "ask"', "headless is"),
+        ('[[rules]]\nverdict = "perhaps"', r"rules\[0\]: a verdict is"),
+        ('[[rules]]\nverdict = "deny"\ntools = "x"', r"rules\[0\]: .*tools"),
+        ('[[rules]]\ntool = "x"', r"rules\[0\]: .*verdict"),
+        ('[[rules]]\nverdict = "deny"\ntool = 5', r"rules\[0\]"),
+        ('[[rules]]\nverdict = "deny"\ntool = [5]', r"rules\[0\]: a name or a glob"),
+        ('[[rules]]\nverdict = "deny"\nread_only = "yes"', r"rules\[0\]: read_only is true or false"),
+        ('[[rules]]\nverdict = "deny"\nannotation = {shiny = true}', "no hint is called 'shiny'"),
+        ('[[rules]]\nverdict = "hide"\nwhen = {arg = "/a", exists = true}', "cannot depend on arguments"),
+        ("[limits]\n'*' = 'x'", "a rate is written"),
+        ("[[rules", "policy.toml"),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong(tmp_path: Path, text: str, about: str) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=about) as caught:
+        Policy.load(path)
+    assert str(caught.value).startswith(str(path))
+
+
+# Explanations.
+
+
+def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
+    tiers = Policy.tiered(
+        admin=Policy(rules=[rule("deny", server="prod", reason="not from here")]),
+        user=Policy(
+            rules=[
+                rule("allow", server="prod"),
+                rule("allow", tool="prod.read", read_only=True),
+                rule("allow", tool="prod.read", when=arg("/table").in_(["public"])),
+                rule("ask", tool="prod.read", unless=arg("/limit").exists()),
+                rule("allow", server="docs"),
+            ],
+            limits={"prod.*": {"timeout": 5}},
+        ),
+        project=Policy("ask"),
+    )
+    question = Question(server="prod", tool="read", arguments={"table": "users\x1b", "limit": 1})
+    assert (
+        tiers.explain(question)
+        == """\
+deny  tool.call prod.read: not from here — deny, server prod [admin]
+  arguments {"table":"users\\u001b","limit":1}
+admin:
+  rules[0] deny, server prod (not from here)
+      applies
+user:
+  rules[3] ask, tool prod.read, unless /limit exists
+      no: not if /limit exists
+  rules[0] allow, server prod
+      applies
+  rules[1] allow, tool prod.read, read_only
+      no: read_only is not true, and the server is not trusted to say so
+  rules[2] allow, tool prod.read, when /table in "public"
+      no: needs /table in "public", got "users\\u001b"
+  rules[4] allow, server docs
+  limit prod.*: timeout 5
+project:
+  default ask
+built-in:
+  default ask
+  nobody there: deny"""
+    )
+
+
+def test_rules_are_data() -> None:
+    made: Rule = rule(
+        "deny", server="a", tool=["b", "c"], kind="tool.call", destructive=True, annotation={"openWorld": False}
+    )
+    assert str(made) == "deny, server a, tool b or c, kind tool.call, destructive, not open_world"
+    assert made == rule(
+        "deny", server="a", tool=("b", "c"), kind=["tool.call"], annotation={"destructive": True, "open_world": False}
+    )
