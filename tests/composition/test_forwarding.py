@@ -185,6 +185,22 @@ async def test_a_resource_that_changes_far_away() -> None:
                 assert (await anext(aiter(changes))).uri == "far+note:1"
 
 
+async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
+    for below in (OLD, NEW):
+        async with gateway((OLD, below)) as (client, app, behind), asyncio.timeout(PATIENCE):
+            async with client.listen(tools=False, prompts=False, resources=False, uris=["far+note:1"]) as changes:
+                feed = aiter(changes)
+                news = asyncio.ensure_future(anext(feed))
+                while not news.done():  # the server far away is told a moment later
+                    behind.updated("note:1")
+                    await asyncio.wait([news], timeout=0.02)
+                assert news.result().uri == "far+note:1"
+            assert app.mounts is not None
+            while app.mounts._kept:  # pyright: ignore[reportPrivateUsage]
+                behind.updated("note:1")  # nobody wants it any more: the next one ends it
+                await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
+
+
 async def test_questions_find_their_caller_among_many(eras: tuple[str, str]) -> None:
     """Calls of one caller at once: each question is answered, none is lost."""
     async with gateway(eras, elicit=lambda question: {"value": "x" if question.message == "Name?" else 1}) as (

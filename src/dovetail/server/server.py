@@ -439,6 +439,8 @@ class Server(Offers):
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
+        if self.mounts is not None:
+            self.mounts.wanted(uri)
         if self._rules is None:
             return True
         try:
