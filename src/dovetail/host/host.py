@@ -21,6 +21,7 @@ from dovetail.host.answering import Answers
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
+from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.member import Event, Member, Settings
 from dovetail.host.metering import Meter, shortened
 from dovetail.host.models.model import Model
@@ -29,6 +30,7 @@ from dovetail.host.offers import Manifest, Offered
 from dovetail.host.policy import Policy, Question
 from dovetail.host.searching import CALL, OWN, SERVER, inner_call, looked_up, searching
 from dovetail.protocol.mounting import KINDS, Kind
+from dovetail.serve import Server
 from dovetail.wire.codec import canonical, convert, plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
@@ -80,6 +82,7 @@ class Host:
         self.meter = Meter()
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
+        self._gateways: list[Gateway] = []
 
     # Servers
 
@@ -120,6 +123,7 @@ class Host:
             name, make, settings, self._tell, identity=identity, source=source, enabled=enabled, permit=permit
         )
         self._members[name] = member
+        self._seat()
         self._tell(Event(kind="server.added", server=name))
         if self._open and settings.start == "eager":
             self._begin(member)
@@ -129,8 +133,13 @@ class Host:
         """Stop a server and forget it."""
         member = self._member(name)
         del self._members[name]
+        self._seat()
         await member.stop()
         self._tell(Event(kind="server.removed", server=name))
+
+    def _seat(self) -> None:
+        for gateway in self._gateways:
+            gateway.seat()
 
     @property
     def servers(self) -> tuple[Member, ...]:
@@ -154,6 +163,15 @@ class Host:
             raise NotOffered(f"there is no server {clip(name)}; there are: {known}")
         return found
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been entered and not been left."""
+        return self._open
+
+    def member_for(self, member: Member, principal: str | None) -> Member:
+        """The server as one caller of a gateway uses it."""
+        return member
+
     async def _take(self, server: str, what: str) -> None:
         rate = self.policy.quota(server, what).rate
         if rate is not None:
@@ -162,11 +180,15 @@ class Host:
     # Life
 
     async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def open(self) -> None:
+        """Start what is to be started at once; nothing is waited for."""
         self._open = True
         for member in self.servers:
             if member.settings.start == "eager" and member.state != "disabled":
                 self._begin(member)
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -368,6 +390,17 @@ class Host:
         await self.desk.settle(self.question(member, "complete", argument, None))
         async with member.using() as client:
             return await client.complete(argument, value, **reference)
+
+    # As a server itself
+
+    def as_server(self, mode: Mode = "merged", *, only: str | None = None, **options: Any) -> Server:
+        """All servers as one: `mode` "merged", or "search" for three tools that find the others; or `only` one of them.
+
+        Options are those of `Server`.
+        """
+        gateway = Gateway(self, mode=mode, only=only, **options)
+        self._gateways.append(gateway)
+        return gateway.server
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
