@@ -1,5 +1,6 @@
 """Targets: what may be given to a client, what becomes of it, and what is refused at once."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,19 +8,27 @@ from typing import Any
 import pytest
 
 from client.world import TESTS, everything, target
-from dovetail import Client, Server
+from dovetail import CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
 
 MORTAL = str(TESTS / "client" / "mortal.py")
 
 
 def test_names_are_what_a_reader_recognises() -> None:
-    assert Client("https://mcp.example.com:8443/mcp").name == "mcp.example.com"
+    assert Client("https://mcp.example.com:8443/mcp").name == "mcp.example.com:8443/mcp"
+    assert Client("http://localhost:8000/?key=secret").name == "localhost:8000"
+    assert Client("http://[::1]:8000/mcp/").name == "[::1]:8000/mcp"
+    assert len(Client("http://localhost/" + "x" * 100).name) == 60
     assert Client("tcp://127.0.0.1:4000").name == "tcp://127.0.0.1:4000"
     assert Client("unix:/run/a.sock").name == "/run/a.sock"
     assert Client("unix:///run/a.sock").name == "/run/a.sock"
     assert Client(Server("weather")).name == "weather"
     assert Client(["uvx", "a b"]).name == "uvx 'a b'"
     assert len(Client(["x" * 100]).name) == 60
+    assert Client(MORTAL).name == "mortal.py"
+    assert Client([sys.executable, "-u", MORTAL, "--fast"]).name == "mortal.py --fast"
+    assert Client(["/usr/bin/env", "prog", "/srv/notes", "@scope/name"]).name == "env prog notes @scope/name"
+    assert Client(["python3", "-c", "import this\nthis.run()"]).name == "python3 -c 'import this this.run()'"
+    assert Client({"mcpServers": {"weather": {"command": "uvx"}}}).name == "weather"
     assert Client(["x"], name="mine").name == "mine"
 
 
@@ -34,7 +43,12 @@ def test_names_are_what_a_reader_recognises() -> None:
         ("http://", ValueError),
         ("tcp://host", ValueError),
         ("nowhere.py", FileNotFoundError),
-        (Path("nowhere.py"), FileNotFoundError),
+        (Path("nowhere.py"), CannotStart),
+        (Server, TypeError),
+        ({"mcpServers": {"a": 5}}, ValueError),
+        ({"command": "x", "args": "y"}, TypeError),
+        ({"command": "x", "env": {"A": 5}}, TypeError),
+        ({"url": "http://x", "headers": {"A": None}}, TypeError),
         ({}, ValueError),
         ({"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}, ValueError),
         ({"mcpServers": {}}, ValueError),
@@ -45,17 +59,117 @@ def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception])
         Client(given)
 
 
-def test_a_command_as_a_text_is_explained() -> None:
-    with pytest.raises(ValueError, match=r"\['uvx', 'mcp-server-time'\]"):
-        Client("uvx mcp-server-time")
-
-
 @pytest.mark.parametrize(
-    "option", [{"headers": {"a": "b"}}, {"ca_file": "x"}, {"verify": False}, {"proxy": "http://x"}]
+    ("given", "advice"),
+    [
+        ("uvx mcp-server-time", "['uvx', 'mcp-server-time']"),
+        ("uvx it's", "['uvx', \"it's\"]"),
+        ("localhost:8000/mcp", "'http://localhost:8000/mcp'"),
+        ("mcp.example.com:443", "'http://mcp.example.com:443'"),
+        ("ws://localhost/mcp", "'http://localhost/mcp'"),
+        ("http://user:password@localhost/mcp", "give them as a header or by auth"),
+        ("http://local host/mcp", "a space"),
+        ("http://localhost:99999/mcp", "Port"),
+    ],
 )
-def test_options_for_a_url_are_refused_elsewhere(option: Any) -> None:
-    with pytest.raises(TypeError, match="only for a URL"):
-        Client(["x"], **option)
+def test_what_is_no_target_is_explained(given: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(advice)) as caught:
+        Client(given)
+    assert "password@" not in str(caught.value)
+
+
+def test_a_script_that_is_not_there_is_looked_for_nearby(tmp_path: Path) -> None:
+    (tmp_path / "server.py").touch()
+    with pytest.raises(CannotStart) as caught:
+        Client(tmp_path / "servr.py")
+    assert caught.value.hint == f"it was looked for in {tmp_path}; did you mean server.py?"
+    with pytest.raises(CannotStart, match="nothing/here"):
+        Client(tmp_path / "nothing" / "here.py")
+
+
+URL_OPTIONS = [
+    {"headers": {"a": "b"}},
+    {"auth": "oauth"},
+    {"ca_file": "x"},
+    {"cert": "x"},
+    {"verify": False},
+    {"proxy": "http://x"},
+]
+COMMAND_OPTIONS = [{"env": {"A": "b"}}, {"inherit_env": "all"}, {"cwd": "/"}, {"stderr": print}]
+
+
+@pytest.mark.parametrize("option", URL_OPTIONS)
+@pytest.mark.parametrize("given", [["x"], MORTAL, Server("a"), "unix:/a", "tcp://a:1", {"command": "x"}])
+def test_options_for_a_url_are_refused_elsewhere(given: Any, option: Any) -> None:
+    (name,) = option
+    with pytest.raises(TypeError, match=f"{name}= is only for a URL"):
+        Client(given, **option)
+
+
+@pytest.mark.parametrize("option", COMMAND_OPTIONS)
+@pytest.mark.parametrize("given", ["http://x", Server("a"), "unix:/a", "tcp://a:1", {"url": "http://x"}])
+def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) -> None:
+    (name,) = option
+    with pytest.raises(TypeError, match=f"{name}= is only for a command"):
+        Client(given, **option)
+
+
+@pytest.mark.parametrize("make", [Client, SyncClient])
+@pytest.mark.parametrize(
+    ("given", "option", "kind", "says"),
+    [
+        (Server("a"), {"elicit": 3}, TypeError, "elicit= must be a function, not 3 (int)"),
+        (Server("a"), {"elicit_url": "x"}, TypeError, "elicit_url= must be a function, not 'x' (str)"),
+        (Server("a"), {"sample": []}, TypeError, "sample= must be a function, not list"),
+        (Server("a"), {"on_log": True}, TypeError, "on_log= must be a function"),
+        (Server("a"), {"roots": 5}, TypeError, "roots= must be a list of paths, URIs or Root"),
+        (Server("a"), {"roots": [5]}, TypeError, "roots= must be a list of paths, URIs or Root"),
+        (Server("a"), {"log_level": "loud"}, ValueError, "log_level= must be one of debug, info, notice"),
+        (Server("a"), {"log_level": "warn"}, ValueError, "; did you mean warning?"),
+        (Server("a"), {"timeouts": 5}, TypeError, "timeouts= must be a Timeouts(...)"),
+        (Server("a"), {"limits": {"pages": 5}}, TypeError, "limits= must be a ClientLimits(...), not dict"),
+        (Server("a"), {"client": "me"}, TypeError, "client= must be an Implementation("),
+        (Server("a"), {"capabilities": {}}, TypeError, "capabilities= must be a ClientCapabilities("),
+        (Server("a"), {"cache": 60}, TypeError, "cache= must be True or False"),
+        (Server("a"), {"check_results": "no"}, TypeError, "check_results= must be True or False"),
+        (Server("a"), {"middleware": print}, TypeError, "middleware= must be a list of functions"),
+        (Server("a"), {"middleware": [5]}, TypeError, "middleware= must be a list of functions"),
+        (Server("a"), {"revision": "2027-01-01"}, ValueError, "revision must be one of 2024-11-05"),
+        (Server("a"), {"era": "modern"}, ValueError, "era must be 'stateless' or 'handshake'"),
+        (Server("a"), {"name": 5}, TypeError, "name= must be a text"),
+        (Server("a"), {"trace": True}, TypeError, "trace= must be the path of a file"),
+        ("http://x", {"headers": "a: b"}, TypeError, "headers= must be a dict of texts, not 'a: b' (str)"),
+        ("http://x", {"headers": {"a": 5}}, TypeError, "headers= must hold only texts, but 'a' is int"),
+        ("http://x", {"headers": {"a": "b\nc"}}, ValueError, "headers= holds 'a', which cannot be sent"),
+        ("http://x", {"headers": {"a b": "c"}}, ValueError, "headers= holds 'a b', which cannot be sent"),
+        ("http://x", {"verify": "ca.pem"}, TypeError, "verify= must be True or False; a certificate authority"),
+        ("http://x", {"ca_file": 5}, TypeError, "ca_file= must be the path of a file"),
+        ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, "cert= names a file that is not there"),
+        ("http://x", {"proxy": 5}, TypeError, "proxy= must be a URL"),
+        ("http://x", {"auth": 5}, TypeError, "auth must be"),
+        (["x"], {"env": {"A": 5}}, TypeError, "env= must hold only texts, but 'A' is int"),
+        (["x"], {"env": ["A=5"]}, TypeError, "env= must be a dict of texts, not list"),
+        (["x"], {"cwd": 5}, TypeError, "cwd= must be the path of a folder"),
+        (["x"], {"inherit_env": "some"}, TypeError, "inherit_env= must be 'minimal', 'all' or a list of names"),
+        (["x"], {"inherit_env": [5]}, TypeError, "inherit_env= must be 'minimal', 'all' or a list of names"),
+        (["x"], {"stderr": 5}, TypeError, "stderr= must be a function, a text stream or 'inherit'"),
+    ],
+)
+def test_options_are_looked_at_at_once(make: Any, given: Any, option: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=re.escape(says)):
+        make(given, **option)
+
+
+def test_limits_are_numbers() -> None:
+    for make in (lambda: Timeouts(call="60"), lambda: ClientLimits(pages=True)):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match="must be a number"):
+            make()
+
+
+async def test_a_level_asked_for_later_is_looked_at_too() -> None:
+    async with Client(Server("a")) as client:
+        with pytest.raises(ValueError, match="level must be one of"):
+            await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_script_is_run_with_this_python(tmp_path: Path) -> None:

@@ -147,3 +147,18 @@ def test_clipped_text_is_short_and_prints(text: str, limit: int) -> None:
 
 def test_clipped_text_may_hold_half_a_surrogate_pair() -> None:
     assert clip("a\ud800b") == "a\\ud800b"
+
+
+def test_of_many_lines_the_last_whole_ones_are_shown() -> None:
+    error = MCPError("no").at(stderr="\n".join(f"line {number:04}" for number in range(500)))
+    shown = str(error).splitlines()[2:]
+    assert 100 < len(shown) < 130
+    assert shown[-1] == "  line 0499"
+    assert all(len(line) == 11 for line in shown)
+
+
+def test_of_one_endless_line_its_end_is_shown() -> None:
+    shown = str(MCPError("no").at(stderr="first\n" + "x" * 5000 + "end")).splitlines()[2:]
+    assert len(shown) == 1
+    assert shown[0].endswith("xend")
+    assert len(shown[0]) < 1300

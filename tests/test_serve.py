@@ -164,6 +164,20 @@ def test_standard_streams_until_the_client_closes_them() -> None:
         child.hears("left")
 
 
+def test_in_a_terminal_it_says_what_it_is_waiting_for() -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", PROGRAM, "stdio", "{}"]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"waits for a client that speaks MCP" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+    os.close(ours)
+    os.close(theirs)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_standard_streams_until_a_signal_comes(number: signal.Signals) -> None:
     with running("stdio") as child:

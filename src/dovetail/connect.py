@@ -6,6 +6,7 @@ The client knows no transport and the transports know no client; they meet here.
 import functools
 import hashlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from dovetail.auth.settings import Bearer
 from dovetail.client import client as caller
 from dovetail.client import sync
 from dovetail.client.answering import ElicitHandler, RootsGiven, SampleHandler
+from dovetail.client.options import expect, expect_texts, nearest, shown
+from dovetail.errors import ScriptNotFound, clip
 from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -27,6 +30,9 @@ from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 
 Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
+_DEFAULTS = {"verify": True, "inherit_env": "minimal"}
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 
 
@@ -69,13 +75,17 @@ class Client(caller.Client):
         cwd: str | Path | None = None,
         stderr: Any = None,
     ) -> None:
+        expect("name", name, str, "a text")
+        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
+        expect("trace", trace, (str, Path), "the path of a file")
         limits, timeouts = limits or ClientLimits(), timeouts or Timeouts()
         way = _way(
             target,
             limits=limits,
             timeouts=timeouts,
             http={"headers": headers, "auth": auth, "ca_file": ca_file, "cert": cert, "verify": verify, "proxy": proxy},
-            process={"env": env, "inherit": inherit_env, "cwd": cwd, "stderr": stderr},
+            process={"env": env, "inherit_env": inherit_env, "cwd": cwd, "stderr": stderr},
         )
         super().__init__(
             way.dial,
@@ -118,29 +128,32 @@ def _way(
 ) -> Way:
     if isinstance(target, Way):
         return target
-    if callable(getattr(target, "link", None)):
-        return _in_memory(target)
     if isinstance(target, Mapping):
         return _entry(target, limits, timeouts, http, process)
     if isinstance(target, str) and target.startswith(("http://", "https://")):
+        _only_for("a command", process)
         return _http(target, limits, timeouts, http)
-    _refuse(http, {"verify": True}, "is only for a URL")
+    _only_for("a URL", http)
     if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
+        _only_for("a command", process)
         return _socket(target, limits)
     if isinstance(target, str | Path):
         return _command(_script(target), limits, process)
     if isinstance(target, Sequence) and target and all(isinstance(word, str) for word in target):
         return _command(target, limits, process)
+    _only_for("a command", process)
+    if callable(getattr(target, "link", None)) and not isinstance(target, type):
+        return _in_memory(target)
     raise TypeError(
         "a client's target is a URL, a command as a list of words, a script, a Server, 'unix:/path', "
         f"'tcp://host:port' or an entry of an mcp.json, not {target!r}"
     )
 
 
-def _refuse(options: dict[str, Any], defaults: dict[str, Any], why: str) -> None:
+def _only_for(what: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
-        if value is not None and value != defaults.get(name):
-            raise TypeError(f"{name}= {why}")
+        if value is not None and value != _DEFAULTS.get(name):
+            raise TypeError(f"{name}= is only for {what}")
 
 
 def _in_memory(server: Any) -> Way:
@@ -150,13 +163,33 @@ def _in_memory(server: Any) -> Way:
 
 
 def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> Way:
+    from dovetail.transports.fetch import parse_url
     from dovetail.transports.post import Post
 
-    host = urlsplit(url).hostname
-    if not host:
-        raise ValueError(f"{url!r} is no URL of a server")
+    try:
+        parse_url(url)
+    except ValueError as exc:
+        raise ValueError(f"no client can be made for this URL: {exc}") from None
+    _check_http(options)
     options = _authorized(url, timeouts, options)
-    return Way(host, url, lambda: Post(url, limits, timeouts, **options))
+    parts = urlsplit(url)
+    name = _cut(parts.netloc + parts.path.rstrip("/"))
+    return Way(name, url, lambda: Post(url, limits, timeouts, **options))
+
+
+def _check_http(options: dict[str, Any]) -> None:
+    expect_texts("headers", options["headers"])
+    for name, value in (options["headers"] or {}).items():
+        if not _HEADER.fullmatch(name) or not value.isprintable():
+            raise ValueError(f"headers= holds {clip(name)!r}, which cannot be sent: a header is one line of text")
+    for option in ("ca_file", "cert"):
+        given = options[option]
+        for file in given if isinstance(given, tuple) else (given,):
+            expect(option, file, (str, Path), "the path of a file")
+            if file is not None and not Path(file).is_file():
+                raise FileNotFoundError(f"{option}= names a file that is not there: {str(file)!r}")
+    expect("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
+    expect("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
 
 
 def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[str, Any]:
@@ -194,24 +227,70 @@ def _command(command: Sequence[str], limits: ClientLimits, options: dict[str, An
     from dovetail.transports.callers import CommandCaller
 
     words = [*command]
-    shown = shlex.join(words)
+    _check_process(options)
+    options = {"inherit" if name == "inherit_env" else name: value for name, value in options.items()}
     key = hashlib.sha256("\0".join([*words, str(options["cwd"])]).encode()).hexdigest()
-    return Way(
-        shown if len(shown) <= 60 else shown[:59] + "…", key, lambda: CommandCaller(limits.answer, words, **options)
-    )
+    return Way(_short(words), key, lambda: CommandCaller(limits.answer, words, **options))
+
+
+def _check_process(options: dict[str, Any]) -> None:
+    expect_texts("env", options["env"])
+    expect("cwd", options["cwd"], (str, Path), "the path of a folder")
+    inherit, stderr = options["inherit_env"], options["stderr"]
+    if inherit not in ("minimal", "all") and (
+        isinstance(inherit, str | bytes)
+        or not isinstance(inherit, Sequence)
+        or not all(isinstance(name, str) for name in inherit)
+    ):
+        raise TypeError(f"inherit_env= must be 'minimal', 'all' or a list of names, not {shown(inherit)}")
+    if stderr not in (None, "inherit") and not callable(stderr) and not hasattr(stderr, "write"):
+        raise TypeError(f"stderr= must be a function, a text stream or 'inherit', not {shown(stderr)}")
+
+
+def _short(words: Sequence[str]) -> str:
+    """A command as a reader recognises it: without the folders, and without what only runs a script."""
+    shown = [Path(word).name if number == 0 or _is_path(word) else word for number, word in enumerate(words)]
+    for number, word in enumerate(shown[1:], 1):
+        if Path(word).suffix in _INTERPRETERS:
+            return _cut(shlex.join(shown[number:]))
+        if not word.startswith("-") or word == "-c":
+            break
+    return _cut(shlex.join(shown))
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~/", ".\\")) or os.path.isabs(word)
+
+
+def _cut(name: str) -> str:
+    line = " ".join(name.split())
+    return line if len(line) <= 60 else line[:59] + "…"
 
 
 def _script(target: str | Path) -> list[str]:
-    path = Path(target)
+    path, text = Path(target), str(target)
     interpreter = _INTERPRETERS.get(path.suffix)
+    if _ADDRESS.match(text):
+        raise ValueError(f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_as_url(text)!r}")
     if interpreter is None:
-        raise ValueError(
-            f"{str(target)!r} is neither a URL nor a script; give a command as a list of words: "
-            f"{shlex.split(str(target))!r}"
-        )
+        raise ValueError(f"{clip(text)!r} is neither a URL nor a script; give a command as a list: {_as_list(text)!r}")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no script {str(target)!r}")
+        beside = [one.name for one in path.parent.glob("*" + path.suffix)] if path.parent.is_dir() else []
+        raise ScriptNotFound(f"there is no script {text!r}").at(
+            hint=f"it was looked for in {path.parent.absolute()}{nearest(path.name, beside)}"
+        )
     return [*interpreter, str(path)]
+
+
+def _as_url(text: str) -> str:
+    return "http://" + text.partition("://")[2] if "://" in text else "http://" + text
+
+
+def _as_list(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote without its sister
+        return text.split()
 
 
 def _entry(
@@ -222,15 +301,26 @@ def _entry(
     if isinstance(servers, Mapping):
         if len(servers) != 1:
             raise ValueError(f"the configuration names {len(servers)} servers; give one of its entries")
-        return _entry(next(iter(servers.values())), limits, timeouts, http, process)
+        ((name, only),) = servers.items()
+        if not isinstance(only, Mapping):
+            raise ValueError(f"the entry {clip(str(name))!r} of the mcp.json is {shown(only)}, not an object")
+        way = _entry(only, limits, timeouts, http, process)
+        return Way(str(name), way.key, way.dial)
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if isinstance(url, str):
+        _only_for("a command", process)
+        expect_texts("headers", entry.get("headers"))
+        expect_texts("headers", http["headers"])
         headers = {**(entry.get("headers") or {}), **(http["headers"] or {})}
         return _http(url, limits, timeouts, http | {"headers": headers or None})
     if isinstance(entry.get("command"), str):
+        _only_for("a URL", http)
+        expect_texts("env", entry.get("env"))
+        expect_texts("env", process["env"])
+        expect("args", entry.get("args"), list, "a list of texts")
         env = {**(entry.get("env") or {}), **(process["env"] or {})}
         options = process | {"env": env or None, "cwd": process["cwd"] or entry.get("cwd")}
-        return _command([entry["command"], *(entry.get("args") or ())], limits, options)
+        return _command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
     raise ValueError("an entry of an mcp.json needs a command or a url")
 
 

@@ -21,6 +21,7 @@ MCPError
 │   └── RateLimited          too much at once; the same request may succeed later
 ├── TransportError           no code
 │   ├── CannotStart          the server's process did not come up
+│   │   └── ScriptNotFound     there is no such file
 │   ├── CannotConnect        nothing could be reached; nothing was sent
 │   ├── HttpError            an HTTP status nobody asked for
 │   ├── NotMCP               what answers there is no MCP server
@@ -71,15 +72,17 @@ class MCPError(Exception):
         return self
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.server, self.step) if part)
-        text = super().__str__()
-        lines = [f"{where}: {text}" if where else text]
+        lines = [": ".join([*self._where(), super().__str__()])]
         if self.stderr:
             lines.append("the server's last words on stderr:")
-            lines += [f"  {line}" for line in self.stderr[-_STDERR_SHOWN:].splitlines()]
+            lines += [f"  {line}" for line in _last_lines(self.stderr, _STDERR_SHOWN)]
         if self.hint:
             lines.append(f"try: {self.hint}")
         return "\n".join(lines)
+
+    def _where(self) -> list[str]:
+        step = f"{self.step} ({self.revision})" if self.step and self.revision else self.step
+        return [part for part in (self.server, step) if part]
 
 
 class ProtocolError(MCPError):
@@ -237,6 +240,10 @@ class CannotStart(TransportError):
     """The server's process could not be started, or ended before it could be used."""
 
 
+class ScriptNotFound(CannotStart, FileNotFoundError):
+    """There is no such script to start."""
+
+
 class CannotConnect(TransportError):
     """Nothing could be reached under the address; nothing was sent."""
 
@@ -341,6 +348,9 @@ class ToolError(MCPError):
 
     result: Any = None
 
+    def _where(self) -> list[str]:
+        return [part for part in (self.server, self.step) if part]  # what a tool says holds in every revision
+
 
 class Declined(ToolError):
     """The user was asked and said no."""
@@ -354,6 +364,17 @@ class Dismissed(ToolError):
 
     def __init__(self, message: str = "The user dismissed the question.") -> None:
         super().__init__(message)
+
+
+def _last_lines(text: str, limit: int) -> list[str]:
+    """As many whole lines from the end as fit; of a single one that is too long, its end."""
+    lines = text.splitlines()
+    shown = len(lines) - 1
+    room = limit - len(lines[-1])
+    while shown > 0 and room > len(lines[shown - 1]):
+        shown -= 1
+        room -= len(lines[shown]) + 1
+    return [line[-limit:] for line in lines[shown:]]
 
 
 def clip(text: str, limit: int = 128) -> str:

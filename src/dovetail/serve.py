@@ -1,6 +1,7 @@
 """The joint between servers and transports: `Server` with its doors, `run` and `asgi`.
 
-The framework knows no transport and the transports know no framework; they meet here.
+The framework knows no transport and the transports know no framework; they meet here. A transport is loaded by the door
+that needs it.
 """
 
 import asyncio
@@ -11,14 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dovetail.protocol.http import LOOPBACK
 from dovetail.server import server as framework
-from dovetail.transports.duplex import Duplex
-from dovetail.transports.lines import serve_connection
-from dovetail.transports.stdio import open_lines, private_streams
-from dovetail.transports.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from dovetail.transports.duplex import Duplex
+    from dovetail.transports.watchdog import Watchdog
 
 TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
@@ -43,19 +43,18 @@ class Server(framework.Server):
         `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
         reload: for development, start the program anew whenever one of its files changes.
         """
-        if reload and _reloading(transport, options):
-            return
-        match transport:
-            case "stdio":
-                run_stdio(self, **options)
-            case "http":
-                run_http(self, **options)
-            case "unix":
-                run_unix(self, **options)
-            case "tcp":
-                run_tcp(self, **options)
-            case other:
-                raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {other!r}")
+        runners: dict[str, Callable[..., None]] = {
+            "stdio": run_stdio,
+            "http": run_http,
+            "unix": run_unix,
+            "tcp": run_tcp,
+        }
+        if transport not in runners:
+            hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
+            raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
+        _check_options(transport, runners, options)
+        if not (reload and _reloading(transport, options)):
+            runners[transport](self, **options)
 
     def asgi(
         self,
@@ -165,9 +164,46 @@ class Server(framework.Server):
         client = within(application, options.get("max_reply", 4 * 1024 * 1024))
         return cls.from_openapi(document or described(application), client=client, **options)
 
-    def link(self, write: Callable[[bytes], None], **options: Any) -> Duplex:
+    def link(self, write: Callable[[bytes], None], **options: Any) -> "Duplex":
         """One connection over a transport of your own: give whole messages to `receive`, and `close` it at the end."""
+        from dovetail.transports.duplex import Duplex
+
         return Duplex(self, write, **options)
+
+
+def _is_web(transport: Any) -> bool:
+    return isinstance(transport, str) and ("http" in transport or transport == "sse")
+
+
+def _check_options(transport: str, runners: Mapping[str, Callable[..., None]], options: Mapping[str, Any]) -> None:
+    """Refuse what the transport has no use for, with the one that has."""
+    if transport == "unix" and "path" not in options:
+        raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
+    known = {name: _options_of(function) for name, function in runners.items()} if options else {}
+    for name in options:
+        if name in known[transport]:
+            continue
+        other = next((one for one in ("http", "tcp", "unix") if name in known[one]), None)
+        close = "" if other else _closest(name, known[transport])
+        hint = f': app.run("{other}", {name}=...) has it' if other else close
+        raise TypeError(f"{transport} has no option `{name}`{hint}")
+    port = options.get("port", 0)
+    if not isinstance(port, int) or not 0 <= port < 65536:
+        raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
+
+
+def _options_of(function: Callable[..., None]) -> set[str]:
+    import inspect
+
+    taken = [inspect.signature(function), *([inspect.signature(Server.asgi)] if function is run_http else ())]
+    return {one.name for each in taken for one in each.parameters.values() if one.kind is one.KEYWORD_ONLY}
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean `{close[0]}`?)" if close else ""
 
 
 def _reloading(transport: str, options: dict[str, Any]) -> bool:
@@ -177,6 +213,8 @@ def _reloading(transport: str, options: dict[str, Any]) -> bool:
     if reloading.is_child():
         return False
     if transport == "stdio":
+        from dovetail.transports.stdio import private_streams
+
         with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
             asyncio.run(reloading.relay(os.dup(source), sink))
     elif transport == "http":
@@ -190,11 +228,21 @@ def _reloading(transport: str, options: dict[str, Any]) -> bool:
 
 def run_stdio(server: Server) -> None:
     """Serve this process's standard streams until the client closes them or a signal comes."""
+    from dovetail.transports.stdio import private_streams
+    from dovetail.transports.watchdog import Watchdog
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write(
+            f"{server.name} waits for a client that speaks MCP on standard input: let one start it. Ctrl-C ends it.\n"
+        )
     with Watchdog() as dog, private_streams() as (source, sink):
         _run(_serve_stdio(server, dog, source, sink))
 
 
-async def _serve_stdio(server: Server, dog: Watchdog, source: int, sink: int) -> None:
+async def _serve_stdio(server: Server, dog: "Watchdog", source: int, sink: int) -> None:
+    from dovetail.transports.lines import serve_connection
+    from dovetail.transports.stdio import open_lines
+
     dog.start(source)
     await server.start()
     lines = await open_lines(server, source, sink)
@@ -255,6 +303,8 @@ def _inherited() -> socket.socket | None:
 
 
 def _check_reach(host: str, allowed: bool) -> None:
+    from dovetail.protocol.http import LOOPBACK
+
     if host not in LOOPBACK and not allowed:
         raise ValueError(
             f"on {host} anyone who reaches this machine could call the server: give it auth=, or pass anonymous=True "
@@ -263,6 +313,7 @@ def _check_reach(host: str, allowed: bool) -> None:
 
 
 def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any]) -> None:
+    from dovetail.transports.watchdog import Watchdog
     from dovetail.transports.web import WebServer, configure
 
     def stopping(times: int) -> None:
@@ -318,8 +369,7 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
 
 def run_unix(server: Server, *, path: str) -> None:
     """Serve newline-delimited messages on a Unix socket until a signal comes."""
-    with Watchdog() as dog:
-        _run(_serve_socket(server, dog, path=path))
+    _run_socket(server, path=path)
 
 
 def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
@@ -328,11 +378,17 @@ def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous
     Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
     """
     _check_reach(host, anonymous)
+    _run_socket(server, host=host, port=port)
+
+
+def _run_socket(server: Server, **options: Any) -> None:
+    from dovetail.transports.watchdog import Watchdog
+
     with Watchdog() as dog:
-        _run(_serve_socket(server, dog, host=host, port=port))
+        _run(_serve_socket(server, dog, **options))
 
 
-async def _serve_socket(server: Server, dog: Watchdog, **options: Any) -> None:
+async def _serve_socket(server: Server, dog: "Watchdog", **options: Any) -> None:
     from dovetail.transports.sockets import listening
 
     stop = asyncio.Event()

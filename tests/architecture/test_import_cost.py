@@ -23,3 +23,9 @@ def test_importing_loads_nothing_heavy(use: str) -> None:
     loaded = set(run.stdout.split())
     assert "dovetail" in loaded
     assert not loaded & HEAVY
+
+
+def test_naming_the_server_loads_no_transport() -> None:
+    program = "import sys, dovetail; dovetail.Server('s'); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert not [one for one in run.stdout.split() if one.startswith("dovetail.transports")]

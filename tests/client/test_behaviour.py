@@ -75,7 +75,7 @@ async def test_calls_give_values(way: str, revision: str) -> None:
         with pytest.raises(MCPError) as unknown:
             await client.call("nothing")
         assert isinstance(unknown.value, NotFound if revision == DRAFT else PeerError)
-        assert unknown.value.step == "tools/call"
+        assert unknown.value.step == "tools/call nothing"
 
 
 @everywhere
@@ -104,7 +104,7 @@ async def test_resources_prompts_and_completions(way: str, revision: str) -> Non
         assert (await client.read_resource("page://3", timeout=5)).contents[0].text == "text 3"
         with pytest.raises(PeerError) as missing:
             await client.read("missing://x")
-        assert missing.value.step == "resources/read"
+        assert missing.value.step == "resources/read missing://x"
         prompt = await client.get_prompt("packing", {"city": "Oslo"})
         content: Any = prompt.messages[0].content
         assert content.text == "What to pack for Oslo?"
@@ -143,7 +143,7 @@ async def test_progress_extends_one_limit_and_not_the_other(way: str, revision: 
 @pytest.mark.parametrize(("way", "revision"), EVERYWHERE + ELSEWHERE)
 async def test_a_time_out_reaches_the_server(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
-        with pytest.raises(RequestTimeout, match=r"it: tools/call: no answer within 0\.2 s"):
+        with pytest.raises(RequestTimeout, match=r"it: tools/call wait \(.+\): no answer within 0\.2 s"):
             await client.call_tool("wait", {"name": "a"}, timeout=0.2)
         assert await recorded(client, "a cancelled") == 1
 
@@ -224,7 +224,9 @@ async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception], w
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
     async with reached(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
         if stateless(revision):
-            with pytest.raises(AnswerError, match=r"it: tools/call: the answer does not fit the form: row: "):
+            with pytest.raises(
+                AnswerError, match=r"it: tools/call book \(.+\): the answer does not fit the form: row: "
+            ):
                 await client.call("book")
         else:
             with pytest.raises(MCPError):

@@ -154,7 +154,7 @@ async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
         await one.list_tools()
         with pytest.raises(ResultError, match="breaks its own schema: n: ") as caught:
             await one.call("go")
-        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         play.reactions = {**play.reactions, "tools/call": text("x")}
         with pytest.raises(ResultError, match="promises structured content"):
             await one.call("go")

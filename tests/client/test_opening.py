@@ -1,15 +1,27 @@
-"""Opening a conversation with a server that dies meanwhile: what is told, and that nothing is taken for sent."""
+"""Opening a conversation with a server that dies meanwhile, or starts late: what is told, and on which connection."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Client, ClientLimits, Disconnected, Interrupted, testing
+from dovetail import (
+    CannotStart,
+    Client,
+    ClientLimits,
+    Disconnected,
+    Interrupted,
+    RequestTimeout,
+    Timeouts,
+    testing,
+)
+from stand_ins import CLOSE, SILENCE, Failure, Play, on_socket
 from testing.calculator import app
 
 VICTIM = Path(__file__).parents[1] / "reliability" / "victim.py"
+LATE = Path(__file__).parent / "late.py"
 QUICK = ClientLimits(reconnect_after=0.01)
 
 
@@ -50,3 +62,129 @@ async def test_an_opening_that_is_always_cut_off_is_no_interruption() -> None:
         assert not isinstance(told.value, Interrupted)
         assert not told.value.sent
         await client.close()
+
+
+# Servers that start later than the first question is patient
+
+
+def late(file: Path, speaks: str, seconds: float = 0.6) -> list[str]:
+    return [sys.executable, "-I", "-S", str(LATE), str(file), str(seconds), speaks]
+
+
+def told(file: Path) -> list[list[str]]:
+    """What each process was told, in the order they were started."""
+    by_process: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines():
+        process, method = line.split()
+        by_process.setdefault(process, []).append(method)
+    return list(by_process.values())
+
+
+SHORT = Timeouts(probe=0.2)
+
+
+@pytest.mark.parametrize("speaks", ["both", "handshake"])
+async def test_a_session_that_opened_late_is_the_one(speaks: str, tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    async with Client(late(file, speaks), timeouts=SHORT, limits=QUICK) as client:
+        assert client.revision == "2025-11-25"
+        assert await client.call("go") == "ok"
+    (methods,) = told(file)
+    assert [one for one in methods if one != "notifications/cancelled"] == [
+        "server/discover",
+        "initialize",
+        "notifications/initialized",
+        "tools/call",
+    ]
+
+
+@pytest.mark.parametrize("speaks", ["stateless", "mute"])
+async def test_no_stateless_request_follows_a_handshake_on_its_connection(speaks: str, tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    command = late(file, speaks)
+    for opened in (2, 3):  # the second time its era is known
+        async with Client(command, timeouts=SHORT, limits=QUICK) as client:
+            assert client.revision == "2026-07-28"
+            assert await client.call("go") == "ok"
+        first, *others = told(file)
+        assert first[:2] == ["server/discover", "initialize"]
+        assert "tools/call" not in first
+        assert others == [["server/discover", "tools/call"]] * (opened - 1)
+
+
+async def test_a_late_server_of_both_eras_is_asked_again_another_time(tmp_path: Path) -> None:
+    start = tmp_path / "start.py"
+    command = [sys.executable, "-I", "-S", str(start)]
+
+    def takes(seconds: float) -> None:
+        words = [str(LATE), str(tmp_path / "told"), str(seconds), "both"]
+        start.write_text(
+            f"import runpy, sys\nsys.argv[:] = {words!r}\nrunpy.run_path({words[0]!r}, None, '__main__')\n"
+        )
+
+    takes(0.6)
+    async with Client(command, timeouts=SHORT, limits=QUICK) as client:
+        assert client.revision == "2025-11-25"
+    takes(0)
+    async with Client(command, timeouts=Timeouts(probe=20), limits=QUICK) as client:
+        assert client.revision == "2026-07-28"
+
+
+# How long it may take
+
+
+async def test_one_limit_is_over_the_whole_opening() -> None:
+    """Neither of the two questions, nor a second connection, begins it anew."""
+    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with on_socket(play) as at:
+        client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=0.5), limits=QUICK)
+        with pytest.raises(RequestTimeout, match=r"not ready within 0\.5 s") as caught:
+            await client.connect()
+        assert (caught.value.server, caught.value.step) == ("it", "initialize")
+        await client.close()
+
+
+async def test_a_server_that_never_starts_says_why_in_its_own_words(tmp_path: Path) -> None:
+    program = "import sys, time; print('waiting for a key', file=sys.stderr, flush=True); sys.stdin.read()"
+    client = Client([sys.executable, "-c", program], timeouts=Timeouts(probe=0.1, initialize=2.0), limits=QUICK)
+    with pytest.raises(RequestTimeout, match="waiting for a key"):
+        await client.connect()
+
+
+async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
+    play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
+    async with on_socket(play) as at:
+        client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=300), limits=QUICK)
+        async with asyncio.timeout(30):
+            with pytest.raises(RequestTimeout, match="still being opened") as caught:
+                await client.call_tool("go", timeout=0.3)
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        await client.close()
+
+
+async def test_an_opening_that_outlasts_a_call_serves_the_next() -> None:
+    release = asyncio.Event()
+
+    async def discover(_: Any) -> Any:
+        await release.wait()
+        return Failure(-32601)
+
+    play = Play("handshake", {"server/discover": discover})
+    async with on_socket(play) as at:
+        client = Client(at, timeouts=Timeouts(probe=300, initialize=300), limits=QUICK)
+        with pytest.raises(RequestTimeout):
+            await client.call_tool("go", timeout=0.1)
+        release.set()
+        assert await client.call("go") == "ok"
+        assert play.connections == 1
+        await client.close()
+
+
+async def test_one_limit_is_over_all_attempts() -> None:
+    """A server that is lost again and again may not take its limit each time."""
+    play = Play("stateless", {"tools/list": CLOSE})
+    async with on_socket(play) as at:
+        limits = ClientLimits(retries=10**6, reconnect_after=0.01)
+        async with Client(at, timeouts=Timeouts(read=0.5), limits=limits) as client, asyncio.timeout(30):
+            with pytest.raises(Disconnected):
+                await client.list_tools()

@@ -44,6 +44,7 @@ def test_everything_without_an_event_loop() -> None:
         assert client.revision == client.discover().supported_versions[0]
         assert client.server is not None
         assert client.instructions == "Try it all."
+        assert client.noise == 0
         assert client.capabilities.tools is not None
         client.ping()
         assert client.call("add", a=1) == 2
@@ -159,7 +160,7 @@ import os
 from dovetail import Server, SyncClient
 app = Server("forked")
 @app.tool
-async def one() -> int: return 1
+FUNCTION one() -> int: return 1
 with SyncClient(app) as client:
     assert client.call("one") == 1
 pid = os.fork()
@@ -172,8 +173,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: fork")
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="platform: fork beside threads warns")
-def test_a_forked_process_has_a_loop_of_its_own() -> None:
-    assert run(FORKED).strip() == "1"
+@pytest.mark.parametrize("function", ["def", "async def"])
+def test_a_forked_process_has_a_loop_and_threads_of_its_own(function: str) -> None:
+    assert run(FORKED.replace("FUNCTION", function)).strip() == "1"
 
 
 KEPT = """

@@ -104,15 +104,8 @@ hints = st.builds(
     open_world_hint=st.sampled_from([None, True, False]),
 )
 facts = st.dictionaries(st.sampled_from(["readOnly", "destructive", "idempotentHint", "open_world"]), st.booleans())
-rules = st.builds(
-    lambda verdict, server, facts: rule(verdict, server=server, annotation=facts),
-    st.sampled_from(VERDICTS),
-    st.sampled_from(["a", "b", "*"]),
-    facts,
-)
-policies = st.builds(
-    lambda default, rules: Policy(default, rules), st.none() | st.sampled_from(VERDICTS), st.lists(rules, max_size=5)
-)
+rules = st.builds(rule, st.sampled_from(VERDICTS), server=st.sampled_from(["a", "b", "*"]), annotation=facts)
+policies = st.builds(Policy, st.none() | st.sampled_from(VERDICTS), st.lists(rules, max_size=5))
 
 
 @given(policies, hints)

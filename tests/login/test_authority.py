@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import AuthorizationServer, Client, Context, LoginFailed, OAuth, Provider, Server, Upstream, known_client
 from dovetail.auth.flow import Stranger
-from dovetail.login.errands import Errands
+from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
 from login.hosting import running
 from transports.scene import Visit
@@ -236,12 +236,12 @@ async def test_documents_of_strangers_are_not_fetched_from_this_network() -> Non
     await authority.close()
 
 
-async def test_errands_for_strangers_need_a_rule() -> None:
+async def test_documents_of_strangers_need_a_rule() -> None:
     def flow() -> Any:
         return (yield Stranger("https://x.example"))
 
     with pytest.raises(TypeError, match="nobody here can grant"):
-        await Errands().run(flow())
+        await Unattended().run(flow())
 
 
 async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:

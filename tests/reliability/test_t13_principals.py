@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Guard, Principal, Server, StaticTokens
+from dovetail import Context, Guard, Offload, Principal, Server, StaticTokens
 from transports.scene import INITIALIZED, LAST, META, Visit, initialize, modern, request, visit
 
 # Two tokens of one user; the same name with another issuer; a program of that name; a user of another.
@@ -21,7 +21,7 @@ FOREIGN = ["other-issuer", "program", "bob", "spelled"]
 
 @pytest.fixture
 def endpoint() -> Any:
-    app = Server("x", auth=Guard(StaticTokens(WHO)), page_size=1)
+    app = Server("x", auth=Guard(StaticTokens(WHO)), page_size=1, offload=Offload(text=100, preview=10))
 
     @app.tool
     async def ask(ctx: Context) -> str:
@@ -32,6 +32,10 @@ def endpoint() -> Any:
         for number in range(3):
             await ctx.progress(number)
         return "said"
+
+    @app.tool
+    def long(ctx: Context) -> str:
+        return "y" * 200
 
     @app.tool(visible=lambda principal: principal is not None and principal.subject == "ada")
     def hidden() -> str:
@@ -90,7 +94,7 @@ async def test_cursors(endpoint: Any) -> None:
             if cursor is None:
                 break
             cursors[who].append(cursor)
-    assert shown == {"ada-1": ["ask", "chatter", "hidden", "last"], "bob": ["ask", "chatter", "last"]}
+    assert shown == {"ada-1": ["ask", "chatter", "long", "hidden", "last"], "bob": ["ask", "chatter", "long", "last"]}
     for cursor in cursors["ada-1"]:
         answer = await visit(endpoint, modern("tools/list", cursor=cursor), bearer("bob")).done()
         names = [one["name"] for one in answer.last.get("result", {}).get("tools", [])]
@@ -110,3 +114,17 @@ async def test_event_ids(endpoint: Any) -> None:
     last = next(event.id for event in stream.events if event.id)
     foreign = await Visit(endpoint, "GET", headers=theirs | {"last-event-id": last}).done()
     assert foreign.status in (400, 404)
+
+
+async def test_links_to_results_that_were_kept_back(endpoint: Any) -> None:
+    """The link is a secret, but knowing it is not enough."""
+    first = await visit(endpoint, modern(name="long", arguments={}), bearer("ada-1")).done()
+    _, link = first.last["result"]["content"]
+    read = modern("resources/read", uri=link["uri"])
+    for who in FOREIGN:
+        refused = await visit(endpoint, read, bearer(who)).done()
+        assert "y" * 200 not in refused.body.decode()
+        assert "error" in refused.last, who
+    mine = await visit(endpoint, read, bearer("ada-2")).done()
+    assert mine.last["result"]["contents"][0]["text"] == "y" * 200
+    assert mine.last["result"]["cacheScope"] == "private"

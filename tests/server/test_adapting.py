@@ -142,6 +142,7 @@ def test_a_model_is_read_and_described_by_pydantic() -> None:
                         "amount": {"type": "integer", "exclusiveMinimum": 0, "default": 1},
                     },
                     "required": ["sku"],
+                    "additionalProperties": False,
                 },
             },
             "isGift": {"type": "boolean", "default": False},

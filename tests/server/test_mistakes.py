@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from annotated_types import Ge
 
-from dovetail import Context, InputRequired, Limits, Server
+from dovetail import Client as AnyClient
+from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -98,6 +99,18 @@ def wrong(**options: Any) -> Callable[[Server], None]:
     return lambda app: app.add_tool(lambda: "x", name="t", **options)
 
 
+def named() -> str:
+    return "x"
+
+
+def asking(city: str) -> str:
+    return city
+
+
+def plain_middleware(exchange: Any, proceed: Any) -> Any:
+    return proceed(exchange)
+
+
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
@@ -108,7 +121,29 @@ def wrong(**options: Any) -> Callable[[Server], None]:
         (lambda app: app.resource(lambda: "x"), "needs its URI"),
         (lambda app: app.asgi(responses="stream"), "'auto', 'json' or 'sse'"),
         (lambda app: app.asgi(authenticate=lambda _: "ada"), "coroutine function"),
+        (wrong(timout=3), r"a tool has no option `timout` \(did you mean `timeout`\?\)"),
+        (wrong(cache=Lifetime(3)), "middleware.Caching"),
+        (lambda app: app.prompt(read_only=True)(named), "a prompt has no option `read_only`"),
+        (lambda app: app.resource("x://y", mimetype="a/b")(named), "did you mean `mime_type`"),
+        (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "is a template"),
+        (lambda app: app.resource("notes")(named), "'notes' is no URI"),
+        (lambda app: app.resource("/notes/{y}")(lambda y: y), "is no URI"),
+        (lambda _: tool(timout=3)(named), "did you mean `timeout`"),
+        (lambda app: app.complete("nobody", "x")(named), "no prompt or template is called `nobody`"),
+        (lambda app: (app.prompt(asking), app.complete("askin", "city")), "`askin` .did you mean `asking`"),
+        (lambda app: (app.prompt(asking), app.complete("asking", "ciy")), "no argument `ciy` .did you mean `city`"),
+        (lambda app: app.mount("http://far.example/mcp"), "mount takes a Server, or a Client"),
+        (lambda app: app.mount(app, "x"), "which is part of it"),
+        (lambda app: app.middleware(plain_middleware), "has to be `async def`"),
+        (lambda app: app.middleware(lambda exchange: None), "two arguments"),
+        (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "has to be `async def`"),
+        (lambda _: Server("x", cache={"tools": Lifetime(3)}), "nothing of tools is kept.*tools/list"),
         (lambda app: app.run("unix"), "path"),
+        (lambda app: app.run(port=8000), r'app.run\("http", port=...\) has it'),
+        (lambda app: app.run("http", prot=8000), "did you mean `port`"),
+        (lambda app: app.run("http", port="8000"), "from 0 to 65535"),
+        (lambda app: app.run("http", port=80000), "from 0 to 65535"),
+        (lambda app: app.run("streamable-http"), '"http" serves Streamable HTTP'),
         (lambda app: app.run("http", workers=0), "at least 1"),
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
         (lambda _: Limits(run_time=-3), "must not be negative"),
@@ -130,3 +165,24 @@ def test_a_constraint_nobody_would_keep_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"parameter `a`: Kept.amount: constraints .* say it with msgspec.Meta"):
         app.add_tool(typed)
+
+
+def test_servers_cannot_be_part_of_each_other() -> None:
+    first, second, third = Server("first"), Server("second"), Server("third")
+    first.mount(second)
+    second.mount(third)
+    with pytest.raises(ValueError, match="first cannot be mounted on third, which is part of it"):
+        third.mount(first)
+    third.add_tool(lambda: 1, name="one")  # and all of them still work
+    first.mount(third, "again")
+
+
+async def test_a_result_that_was_not_awaited_is_told_with_its_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+
+    @app.tool
+    def forgets(ctx: Context) -> Any:
+        return ctx.elicit("What?", int)
+
+    await Client(app).call("forgets")
+    assert "`Context.elicit` was not awaited: write `await` before it" in caplog.text

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 from typing_extensions import TypeAliasType
 
+from dovetail.server.closing import closing
 from dovetail.server.schema import (
     alternatives,
     default_factories,
@@ -80,8 +81,14 @@ def test_references_are_written_out_and_class_names_are_no_titles() -> None:
             "type": "object",
             "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
             "required": ["x"],
+            "additionalProperties": False,
         },
     }
+
+
+def test_an_argument_is_closed_and_a_result_may_have_more_some_day() -> None:
+    assert schema_of(Basket)["additionalProperties"] is False
+    assert "additionalProperties" not in schema_of(Basket, output=True)
 
 
 def test_a_title_the_author_gave_stays() -> None:
@@ -132,7 +139,8 @@ def test_tagged_unions_carry_no_discriminator() -> None:
         (Any, {}),
         (Annotated[str, Meta(extra_json_schema={"x-own": "A"})], {"type": "string", "x-own": "A"}),
         (Basket, {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "string"}},
-                                                   "owner": {"type": "string", "default": "nobody"}}}),
+                                                   "owner": {"type": "string", "default": "nobody"}},
+                  "additionalProperties": False}),
     ],
 )  # fmt: skip
 def test_schema_of(kind: Any, schema: dict[str, Any]) -> None:
@@ -316,13 +324,15 @@ _json = st.recursive(
 )  # fmt: skip
 @given(value=_json)
 def test_what_is_read_is_what_the_schema_describes(kind: Any, value: Any) -> None:
-    fits = jsonschema_rs.validator_for(schema_of(kind)).is_valid(value)
+    schema = schema_of(kind)
+    fits = jsonschema_rs.validator_for(schema).is_valid(value)
+    knows = closing({"properties": {"value": schema}, "$defs": schema.get("$defs", {})})
     try:
         read_as(kind, value)
     except ValueError:
         assert not fits
     else:
-        assert fits
+        assert fits == (knows is None or knows({"value": value}))
 
 
 @given(value=_json)

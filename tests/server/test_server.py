@@ -96,10 +96,11 @@ def test_every_spelling_registers_and_leaves_the_function_alone() -> None:
     assert app.prompt(name="three")(one) is one
     assert app.prompt("two")(one) is one
     assert app.resource("a:b")(one) is one
-    assert app.complete("two", "x")(one_of) is one_of
+    assert app.prompt("asks")(one_of) is one_of
+    assert app.complete("asks", "value")(one_of) is one_of
     assert one() == 1
     assert list(app._tools) == ["zero", "one", "two", "three"]
-    assert list(app._prompts) == ["one", "three", "two"]
+    assert list(app._prompts) == ["one", "three", "two", "asks"]
     assert app._tools["three"].declaration.title == "Three"
 
 

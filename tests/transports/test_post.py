@@ -336,3 +336,17 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(one.close(), 0.05)
         assert not [task for task in asyncio.all_tasks() if "_hear" in repr(task)]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
+    error = await opened(http(b"<html>moved</html>", status=status, kind="text/html"))
+    assert f"status {status}, a redirect that does not say where to" in str(error)
+    assert "down to the last slash" in (error.hint or "")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: int) -> None:
+    error = await opened(http(b"", status=status, location="/mcp/"))
+    assert (error.status, "a redirect to /mcp/" in str(error)) == (status, True)
+    assert "use that URL" in (error.hint or "")

@@ -245,7 +245,7 @@ async def test_a_child_that_exits_at_once_leaves_its_code_and_its_last_words(sta
     child, _ = await start("import sys; sys.exit('cannot open the database')")
     assert await child.exited() == 1
     assert child.returncode == 1
-    assert child.stderr_tail == "cannot open the database"
+    assert child.stderr_tail() == "cannot open the database"
 
 
 async def test_the_last_words_are_waited_for(start: Start) -> None:
@@ -256,7 +256,7 @@ async def test_the_last_words_are_waited_for(start: Start) -> None:
     await until(lambda: child.returncode is not None)
     asyncio.get_running_loop().call_later(0.05, pipe.resume_reading)
     assert await child.exited() == 1
-    assert child.stderr_tail == "late"
+    assert child.stderr_tail() == "late"
 
 
 async def test_the_tail_is_short_and_safe_to_show(start: Start) -> None:
@@ -265,7 +265,7 @@ async def test_the_tail_is_short_and_safe_to_show(start: Start) -> None:
         "sys.stderr.flush(); sys.stderr.buffer.write(b'\\x1b[31mr\\xe9d\\x07\\ttab \\xc3\\xa9\\n\\n')"
     )
     await child.exited()
-    lines = child.stderr_tail.split("\n")
+    lines = child.stderr_tail().split("\n")
     assert len(lines) == 20
     assert lines[-2:] == ["line 999", "\\x1b[31mr�d\\x07\ttab é"]
 
@@ -274,7 +274,7 @@ async def test_much_on_stderr_neither_blocks_the_child_nor_fills_memory(start: S
     child, heard = await start("import sys; sys.stderr.write('x' * 10_000_000); print('answer', flush=True); input()")
     assert await heard.line() == "answer"
     await child.stop()
-    assert 65000 < len(child.stderr_tail) <= 65536
+    assert 65000 < len(child.stderr_tail()) <= 65536
     assert len(child._stderr._ring) <= 2 * 65536  # pyright: ignore[reportPrivateUsage]
 
 
@@ -308,7 +308,7 @@ async def test_a_sink_that_fails_is_reported_once_and_hurts_nobody(
     assert await child.exited() == 3
     assert seen == ["one", "two"]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert child.stderr_tail == "one\ntwo"
+    assert child.stderr_tail() == "one\ntwo"
 
 
 def test_stderr_can_be_inherited() -> None:
@@ -319,7 +319,7 @@ async def main():
     command = [sys.executable, "-c", "import sys; sys.exit('to the terminal')"]
     child = await Child.start(command, asyncio.Protocol(), stderr="inherit")
     await child.exited()
-    print(repr(child.stderr_tail))
+    print(repr(child.stderr_tail()))
 asyncio.run(main())
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -598,5 +598,5 @@ async def test_pipes_that_cannot_be_polled_are_read_by_threads(start: Start, mon
     child.stdin.write(b"abc\n")
     assert await heard.line() == "cba"
     await child.stop()
-    assert (child.returncode, child.stderr_tail) == (1, "bye")
+    assert (child.returncode, child.stderr_tail()) == (1, "bye")
     assert heard.events == ["made", "eof", "lost"]

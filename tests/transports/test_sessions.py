@@ -338,6 +338,16 @@ async def test_an_event_that_never_was_is_an_error(last: str) -> None:
     assert (await Visit(app, "GET", headers=headers).done()).status == 400
 
 
+async def test_a_stream_of_nothing_but_the_result_can_be_fetched_again() -> None:
+    app = endpoint(Stand(), responses="sse")
+    session = await opened(app)
+    reply = await post(app, request(), session)
+    prime, result = reply.events
+    assert [prime.id, prime.data, result.id] == ["1-1", "", "1-2"]
+    again = await get(app, session, prime.id).done()
+    assert [(one.id, one.data) for one in again.events] == [(result.id, result.data)]
+
+
 async def test_events_of_another_session_are_not_found() -> None:
     app = endpoint(Stand(talking))
     mine, other = await opened(app), await opened(app)

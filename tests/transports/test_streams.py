@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dovetail.protocol import sse
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.sse import Parser
 from dovetail.transports.spool import Budget
@@ -160,6 +162,20 @@ def test_the_first_id_brings_everything_that_follows() -> None:
     assert one.after(1) == [(2, events[0]), (3, events[1])]
     assert one.after(3) == []
     assert one.after(4) is None
+
+
+@pytest.mark.parametrize("primed", [True, False], ids=["primed", "bare"])
+async def test_a_stream_of_one_event_is_as_if_it_had_been_told_and_ended(primed: bool) -> None:
+    whole, told = stream(), stream()
+    sent = whole.complete(b"a", primed=primed)
+    first = sse.event(b"", told.number()) if primed else b""
+    assert sent == first + told.append(b"a")
+    told.finish()
+    assert whole.done
+    assert whole.last == told.last
+    assert [whole.after(place) for place in range(4)] == [told.after(place) for place in range(4)]
+    whole.clear()
+    assert whole.empty
 
 
 def test_whoever_waits_is_woken_by_an_event_and_by_the_end() -> None:

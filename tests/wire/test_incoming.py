@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import ParseError, ResultError
 from dovetail.transports.lines import Framer
-from dovetail.wire.incoming import MAX_MEMBERS, Incoming, body, decode_text, plain, read
+from dovetail.wire.incoming import MAX_MEMBERS, Incoming, answered, body, decode_text, plain, read
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
@@ -140,3 +140,37 @@ def test_json_within_a_text() -> None:
     assert decode_text('{"a": 1}') == {"a": 1}
     with pytest.raises(ResultError):
         decode_text("no")
+
+
+@pytest.mark.parametrize(
+    ("data", "ids"),
+    [
+        (b'{"jsonrpc":"2.0","id":3,"error":{"code":"no","message":"x"}}', [3]),
+        (b'{"jsonrpc":"2.0","id":3,"error":{"code":1,"message":null}}', [3]),
+        (b'{"jsonrpc":"2.0","id":3,"error":"no"}', [3]),
+        (b'{"jsonrpc":"2.0","id":3.0,"result":{}}', [3]),
+        (b'{"jsonrpc":"2.0","id":"3","result":{}}', [3]),
+        (b'{"jsonrpc":"2.0","id":3}', [3]),
+        (b'[{"id":1,"error":"no"},{"id":2,"result":{}},{"method":"x"}]', [1, 2]),
+        (b'{"jsonrpc":"2.0","id":3,"result":{"a":', [3]),
+        (b'{"jsonrpc":"2.0", "id": "3", "result":{"a":NaN}}', [3]),
+        (b'{"result":{"a":NaN,"id":5},"jsonrpc":"2.0","id":3}', [3]),
+        (b'{"result":{"a":NaN,"id":5}}', []),
+        (b'{"level":"info","id":3}', []),
+        (b'{"level":"info","id":3', []),
+        (b'{"jsonrpc":"2.0","id":3,"method":"x","params":{"result":NaN}}', []),
+        (b'{"jsonrpc":"2.0","id":3,"method":"x"}', []),
+        (b'{"jsonrpc":"2.0","id":3.5,"result":{}}', []),
+        (b'{"jsonrpc":"2.0","id":true,"result":{}}', []),
+        (b'{"jsonrpc":"2.0","id":1e300,"result":{}}', []),
+        (b'{"jsonrpc":"2.0","id":"abc","result":{}}', []),
+        (b"hello", []),
+    ],
+)  # fmt: skip
+def test_whose_answer_a_broken_response_was_meant_to_be(data: bytes, ids: list[int]) -> None:
+    assert answered(data) == ids
+
+
+@given(st.binary(max_size=200) | values.map(lambda value: json.dumps(value).encode()))
+def test_looking_for_the_id_of_anything_ends_well(data: bytes) -> None:
+    assert all(type(id) is int for id in answered(data))

@@ -55,7 +55,9 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def principal_of(claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str]) -> Principal:
+def principal_of(
+    claims: Mapping[str, Any], issuer: str | None, scope_claims: Sequence[str], expires_at: float | None
+) -> Principal:
     """The principal a token speaks for; Rejected if it speaks for nobody."""
     subject, client = claims.get("sub"), claims.get("client_id", claims.get("azp"))
     if subject is not None and not isinstance(subject, str):
@@ -64,7 +66,12 @@ def principal_of(claims: Mapping[str, Any], issuer: str | None, scope_claims: Se
     if not subject and client is None:
         raise Rejected("the token names nobody")
     return Principal(
-        subject or "", issuer=issuer, client_id=client, scopes=scopes_of(claims, scope_claims), claims=claims
+        subject or "",
+        issuer=issuer,
+        client_id=client,
+        scopes=scopes_of(claims, scope_claims),
+        claims=claims,
+        expires_at=expires_at,
     )
 
 

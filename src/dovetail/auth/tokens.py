@@ -128,3 +128,14 @@ def refresh(login: Login) -> Flow[Login]:
         raise
     kept = fresh.refresh_token or token.refresh_token
     return replace(login, token=replace(fresh, refresh_token=kept, scope=fresh.scope or token.scope))
+
+
+def revoke(login: Login) -> Flow[bool]:
+    """Tell the authorization server that the token is not used any more; whether it was told. RFC 7009."""
+    token, endpoint = login.token, login.server.revocation_endpoint
+    if token is None or endpoint is None or not secure(endpoint):
+        return False
+    kind = "refresh_token" if token.refresh_token is not None else "access_token"
+    form, headers = prove(login.client, {"token": token.refresh_token or token.access_token, "token_type_hint": kind})
+    answer = yield from post_form(endpoint, form, headers)
+    return answer.status == 200

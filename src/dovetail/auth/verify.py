@@ -79,7 +79,7 @@ class JwtVerifier:
         self._found: Keys = []
         self._found_at: float | None = None
         self._looked_at: float | None = None
-        self._good: dict[bytes, tuple[float, float, Principal]] = {}
+        self._good: dict[bytes, tuple[float, Principal]] = {}
 
     def speaks_of(self, token: str) -> bool:
         """Whether it says that this issuer made it."""
@@ -94,18 +94,19 @@ class JwtVerifier:
         audience = self._audience or tuple(resource)
         mark = hashlib.sha256("\n".join((token, *audience)).encode()).digest()
         known = self._good.get(mark)
-        if known is not None and now < known[0] and now < known[1] + self._leeway:
-            return known[2]
+        if known is not None and now < known[0]:
+            return known[1]
         header = signing.head(token)
         if str(header.get("typ", "")).lower() not in _TYPES:
             raise Rejected("the token is not an access token")
         signed_by = yield from self._keys(header, now)
         claims = signing.verified(token, signed_by, header["alg"])
         check(claims, issuer=self.issuer, audience=audience, now=now, leeway=self._leeway)
-        principal = principal_of(claims, self.issuer, self._scope_claims)
+        until = float(claims["exp"]) + self._leeway
+        principal = principal_of(claims, self.issuer, self._scope_claims, until)
         if len(self._good) >= _REMEMBERED:
             self._good.clear()
-        self._good[mark] = (now + _REMEMBERED_FOR, float(claims["exp"]), principal)
+        self._good[mark] = (min(now + _REMEMBERED_FOR, until), principal)
         return principal
 
     def _keys(self, header: Mapping[str, Any], now: float) -> Flow[Keys]:
@@ -199,11 +200,13 @@ class IntrospectionVerifier:
         # An issuer that says neither who nor until when has still said that the token is active now.
         said = {"exp": now + 1.0, **claims}
         check(said, issuer=self.issuer if "iss" in claims else None, audience=audience, now=now, leeway=self._leeway)
-        principal = principal_of(claims, self.issuer or self._endpoint, self._scope_claims)
+        until = float(said["exp"]) + self._leeway
+        who = self.issuer or self._endpoint
+        principal = principal_of(claims, who, self._scope_claims, until if "exp" in claims else None)
         if self._remember:
             if len(self._good) >= _REMEMBERED:
                 self._good.clear()
-            self._good[mark] = (min(now + self._remember, said["exp"] + self._leeway), principal)
+            self._good[mark] = (min(now + self._remember, until), principal)
         return principal
 
 

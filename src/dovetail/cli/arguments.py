@@ -3,35 +3,43 @@
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dovetail.cli import text
 
-def read_arguments(words: Sequence[str], schema: dict[str, Any], document: str | None) -> dict[str, Any]:
+
+def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
     """The arguments; UsageError says which word is wrong."""
     arguments = _document(document)
     properties: dict[str, Any] = schema.get("properties") or {}
     for word in words:
         name, value, raw = _split(word)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
-            near = difflib.get_close_matches(name, properties, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(properties)}."
-            raise click.UsageError(f"the tool has no argument {name!r}.{hint}")
-        arguments[name] = _json(name, value) if raw else _coerced(name, value, properties.get(name) or {})
+            raise click.UsageError(f"there is no argument {name!r}.{meant(name, properties)}")
+        arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name) or {})
     return arguments
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What a misspelled name may have been meant to be."""
+    names = [*known]
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f" Did you mean {text.line(near[0])!r}?"
+    return f" There are: {', '.join(text.line(one) for one in names[:20])}." if names else ""
 
 
 def _split(word: str) -> tuple[str, str, bool]:
     name, mark, value = word.partition("=")
     if not mark or not name:
         raise click.UsageError(f"an argument is name=value or name:=json, not {word!r}")
-    raw = name.endswith(":")
     if value.startswith("@"):
         value = _file(value[1:])
-    return name.removesuffix(":"), value, raw
+    return name.removesuffix(":"), value, name.endswith(":")
 
 
 def _file(path: str) -> str:
@@ -41,50 +49,57 @@ def _file(path: str) -> str:
         raise click.UsageError(f"{path}: {exc}") from None
 
 
-def _document(text: str | None) -> dict[str, Any]:
-    if text is None:
+def _document(given: str | None) -> dict[str, Any]:
+    if given is None:
         return {}
-    found = _json("--input", _file(text[1:]) if text.startswith("@") else sys.stdin.read() if text == "-" else text)
+    found = _json("--input", _file(given[1:]) if given.startswith("@") else sys.stdin.read() if given == "-" else given)
     if not isinstance(found, dict):
         raise click.UsageError("--input must be a JSON object")
     return found
 
 
-def _json(name: str, text: str) -> Any:
+def _json(name: str, given: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(given)
     except ValueError as exc:
         raise click.UsageError(f"{name}: not JSON: {exc}") from None
 
 
-def _coerced(name: str, text: str, rule: dict[str, Any]) -> Any:
-    kinds = _kinds(rule)
-    if "string" in kinds or not kinds:
-        return text
-    if "null" in kinds and text in ("", "null"):
+_TRUE = ("true", "yes", "y", "1")
+_FALSE = ("false", "no", "n", "0")
+
+
+def coerce(name: str, given: str, rule: Mapping[str, Any]) -> Any:
+    """A word as the value its schema asks for; UsageError if it is none."""
+    wanted = kinds(rule)
+    if "string" in wanted or not wanted:
+        return given
+    if "null" in wanted and given in ("", "null"):
         return None
-    if "boolean" in kinds and text.lower() in ("true", "yes", "1", "false", "no", "0"):
-        return text.lower() in ("true", "yes", "1")
+    if "boolean" in wanted and given.lower() in (*_TRUE, *_FALSE):
+        return given.lower() in _TRUE
     for kind, read in (("integer", int), ("number", float)):
-        if kind in kinds:
+        if kind in wanted:
             try:
-                return read(text)
+                return read(given)
             except ValueError:
                 continue
-    if kinds & {"array", "object"}:
-        if "array" in kinds and not text.lstrip().startswith("["):
-            inner: dict[str, Any] = rule.get("items") or {}
-            return [_coerced(name, part, inner) for part in text.split(",")]
-        return _json(name, text)
-    raise click.UsageError(f"{name} must be {' or '.join(sorted(kinds))}, not {text!r}")
+    if "array" in wanted and not given.lstrip().startswith("["):
+        inner: dict[str, Any] = rule.get("items") or {}
+        return [coerce(name, part.strip(), inner) for part in given.split(",")] if given else []
+    if wanted & {"array", "object"}:
+        return _json(name, given)
+    raise click.UsageError(f"{name} must be {' or '.join(sorted(wanted))}, not {given!r}")
 
 
-def _kinds(rule: dict[str, Any]) -> set[str]:
+def kinds(rule: Mapping[str, Any]) -> set[str]:
+    """The types a schema takes; none if it takes any."""
     kind = rule.get("type")
     found: set[str] = {kind} if isinstance(kind, str) else set(kind or ())
     for part in (*(rule.get("anyOf") or ()), *(rule.get("oneOf") or ())):
-        found |= _kinds(part)
-    if not found and rule.get("enum"):
+        found |= kinds(part)
+    values = [*(rule.get("enum") or ()), *([rule["const"]] if "const" in rule else ())]
+    if not found and values:
         names = {str: "string", bool: "boolean", int: "integer", float: "number"}
-        found = {names.get(type(one), "string") for one in rule["enum"]}
+        found = {names.get(type(one), "string") for one in values}
     return found

@@ -5,30 +5,27 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import converse
+from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
-from dovetail.connect import Client
 
 
 @click.command("complete")
-@options
+@options("PROMPT-OR-TEMPLATE", "ARGUMENT=TYPED")
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
-    """Ask for suggestions: TARGET PROMPT-OR-TEMPLATE ARGUMENT=TYPED.
+    """Ask for suggestions for an argument.
 
     \b
     dovetail complete server.py packing city=Os
     dovetail complete server.py 'city://{name}' name=Os
     """
-    line = asked(ctx, **given)
 
-    async def work(client: Client, words: list[str]) -> int:
-        if len(words) != 2 or "=" not in words[1]:
+    async def work(spoken: Spoken) -> None:
+        if len(spoken.words) != 2 or "=" not in spoken.words[1]:
             raise click.UsageError("give a prompt or a template, and ARGUMENT=TYPED")
-        name, _, typed = words[1].partition("=")
-        which: dict[str, Any] = {"template": words[0]} if "://" in words[0] else {"prompt": words[0]}
-        found = await client.complete(name, typed, **which)
-        click.echo(text.document(found) if line.json else "\n".join(text.line(one) for one in found.values))
-        return 0
+        place, (name, _, typed) = spoken.words[0], spoken.words[1].partition("=")
+        which: dict[str, Any] = {"template": place} if "://" in place else {"prompt": place}
+        found = await spoken.client.complete(name, typed, **which)
+        spoken.print(found, lambda: "\n".join(text.line(one) for one in found.values))
 
-    return converse(line, work)
+    return converse(asked(ctx, **given), work)

@@ -5,14 +5,17 @@ from typing import Final
 from dovetail.errors import (
     AnswerError,
     AuthError,
-    Disconnected,
+    Forbidden,
     MCPError,
+    MissingCapability,
     NoCommonRevision,
+    NotFound,
     NotMCP,
+    NotOffered,
     PeerError,
     ResultError,
-    ToolError,
     TransportError,
+    Unauthorized,
 )
 
 OK: Final = 0
@@ -29,10 +32,10 @@ MEANINGS: Final = {
     OK: "all is well",
     USAGE: "the command line is wrong, or what it names does not exist",
     CONNECT: "the server could not be reached, or was lost",
-    AUTH: "a login is needed, or was refused",
+    AUTH: "a login is needed, or came to nothing",
     TOOL: "the tool, or the server, answered with an error",
-    CONTRACT: "something does not keep its promise: a result, a schema, a recording",
-    DENIED: "a rule, or the user, said no",
+    CONTRACT: "a promise is not kept: by a result, a schema, a recording, the protocol",
+    DENIED: "the server, or the user, said no",
     INPUT: "an answer is needed, and there is nobody to ask",
     INTERRUPTED: "interrupted from the keyboard",
 }
@@ -41,15 +44,19 @@ MEANINGS: Final = {
 def code_of(exc: MCPError) -> int:
     """The exit status of an error."""
     match exc:
-        case ToolError() | PeerError():
-            return TOOL
-        case AuthError():
+        case NotFound() | NotOffered():
+            return USAGE
+        case Forbidden():
+            return DENIED
+        case AuthError() | Unauthorized():
             return AUTH
         case AnswerError():
             return INPUT
+        case PeerError() if exc.code == MissingCapability.code:
+            return INPUT
         case ResultError() | NoCommonRevision() | NotMCP():
             return CONTRACT
-        case Disconnected() | TransportError():
+        case TransportError():
             return CONNECT
         case _:
             return TOOL

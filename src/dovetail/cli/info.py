@@ -5,14 +5,13 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import converse
+from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
-from dovetail.connect import Client
 from dovetail.wire.codec import plain
 
 
 @click.command("info")
-@options
+@options()
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
     """Show who a server is, what it speaks and what it can do.
@@ -20,9 +19,9 @@ def command(ctx: click.Context, **given: Any) -> int:
     \b
     dovetail info https://example.com/mcp
     """
-    line = asked(ctx, **given)
 
-    async def work(client: Client, words: list[str]) -> int:
+    async def work(spoken: Spoken) -> None:
+        client = spoken.client
         found = await client.discover()
         server = client.server
         said = {
@@ -33,22 +32,22 @@ def command(ctx: click.Context, **given: Any) -> int:
             "capabilities": plain(client.capabilities),
             "instructions": client.instructions,
         }
-        if line.json:
-            click.echo(text.document(said))
-            return 0
-        rows = [(name, _shown(value)) for name, value in said.items() if value not in (None, "", {})]
-        click.echo("\n".join(f"{name + ':':<14} {value}" for name, value in rows))
-        return 0
+        spoken.print(said, lambda: _rows(said))
 
-    return converse(line, work)
+    return converse(asked(ctx, **given), work)
+
+
+def _rows(said: dict[str, Any]) -> str:
+    rows = [(name, _shown(value)) for name, value in said.items() if value not in (None, "", {})]
+    return "\n".join(f"{name + ':':<14} {value}" for name, value in rows)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_capability(str(name), inner) for name, inner in value.items())
-    return (
-        ", ".join(map(str, value)) if isinstance(value, list) else text.safe(str(value)).replace("\n", "\n" + " " * 15)
-    )
+    if isinstance(value, list):
+        return ", ".join(text.line(str(one)) for one in value)
+    return text.safe(str(value)).replace("\n", "\n" + " " * 15)
 
 
 def _capability(name: str, inner: Any) -> str:

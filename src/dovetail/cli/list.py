@@ -1,41 +1,47 @@
-"""`dovetail list`: what a server offers."""
+"""`dovetail list`: what a server offers, or which servers are configured."""
 
 from typing import Any
 
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.arguments import meant
+from dovetail.cli.speaking import Spoken, converse
+from dovetail.cli.targets import Asked, asked, options
 from dovetail.connect import Client
 
 KINDS = ("tools", "resources", "templates", "prompts")
 
 
 @click.command("list")
-@options
+@options("[tools|resources|templates|prompts]...")
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
-    """List what a server offers: tools, resources, templates, prompts; all, or the kinds named.
+    """List what a server offers: everything, or the kinds named.
+
+    Without a target: the servers in the configurations of the known hosts.
 
     \b
+    dovetail list
     dovetail list server.py
     dovetail list https://example.com/mcp tools
     """
     line = asked(ctx, **given)
+    if not (line.words or line.command or line.module):
+        return _configured(line)
 
-    async def work(client: Client, words: list[str]) -> int:
-        for word in words:
+    async def work(spoken: Spoken) -> None:
+        for word in spoken.words:
             if word not in KINDS:
-                raise click.UsageError(f"{word!r} is none of {', '.join(KINDS)}")
-        found = {kind: await _listed(client, kind) for kind in KINDS if not words or kind in words}
-        click.echo(text.document(found) if line.json else _shown(found))
-        return 0
+                raise click.UsageError(f"{word!r} is no kind of thing.{meant(word, KINDS)}")
+        found = {kind: await listed(spoken.client, kind) for kind in spoken.words or KINDS}
+        spoken.print(found, lambda: _shown(found))
 
     return converse(line, work)
 
 
-async def _listed(client: Client, kind: str) -> list[Any]:
+async def listed(client: Client, kind: str) -> list[Any]:
+    """Everything of one kind; nothing where the server does not know the kind."""
     able = client.capabilities
     match kind:
         case "tools" if able.tools is not None:
@@ -67,11 +73,12 @@ def _table(kind: str, items: list[Any]) -> str:
             rows = [(one.uri_template, one.name, _first(one.description)) for one in items]
             return text.table(rows, ("template", "name", "description"))
         case _:
-            rows = [
-                (one.name, " ".join(_spelled(a.name, a.required) for a in one.arguments or ()), _first(one.description))
-                for one in items
-            ]
+            rows = [(one.name, _of_prompt(one), _first(one.description)) for one in items]
             return text.table(rows, ("prompt", "arguments", "description"))
+
+
+def _of_prompt(prompt: Any) -> str:
+    return " ".join(_spelled(one.name, one.required) for one in prompt.arguments or ())
 
 
 def _arguments(schema: dict[str, Any]) -> str:
@@ -79,9 +86,27 @@ def _arguments(schema: dict[str, Any]) -> str:
     return " ".join(_spelled(name, name in required) for name in schema.get("properties") or {})
 
 
-def _spelled(name: str, required: bool) -> str:
+def _spelled(name: str, required: bool | None) -> str:
     return name if required else f"[{name}]"
 
 
 def _first(description: str | None) -> str:
     return (description or "").strip().split("\n", 1)[0]
+
+
+def _configured(line: Asked) -> int:
+    from dovetail.host.config import read_known
+
+    entries, problems = read_known()
+    found = [
+        {"name": one.name, "source": one.source, "target": one.spelled(), "file": str(one.path), "enabled": one.enabled}
+        for one in entries
+    ]
+    if line.json:
+        click.echo(text.document(found))
+    else:
+        rows = [(str(one["name"]), str(one["source"]), str(one["target"])) for one in found]
+        click.echo(text.table(rows, ("server", "configured in", "target")) or "no server is configured")
+    for problem in problems:
+        text.note(f"{problem.path}: {problem.text}")
+    return 0

@@ -1,38 +1,36 @@
 """`dovetail listen`: changes as they happen."""
 
-import json
 from typing import Any
 
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import converse
+from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
-from dovetail.connect import Client
 
 
 @click.command("listen")
-@options
+@options("[URI]...")
 @click.option("-n", "--count", type=int, help="Stop after this many.")
 @click.pass_context
 def command(ctx: click.Context, count: int | None, **given: Any) -> int:
-    """Show changes as they happen: TARGET [URI ...]; with --json one object per line.
+    """Show changes as they happen: of the lists, and of the resources named; with --json one object a line.
 
     \b
     dovetail listen server.py notes://today
     """
-    line = asked(ctx, **given)
 
-    async def work(client: Client, words: list[str]) -> int:
+    async def work(spoken: Spoken) -> None:
         left = count
-        async with client.listen(uris=words) as changes:
+        async with spoken.client.listen(uris=spoken.words) as changes:
             text.note("listening; interrupt to stop")
             async for change in changes:
                 said = {"kind": change.kind, "uri": change.uri, "missed": change.missed}
-                click.echo(json.dumps(said) if line.json else text.line(f"{change.kind} {change.uri or ''}".rstrip()))
+                click.echo(
+                    text.record(said) if spoken.json else text.line(f"{change.kind} {change.uri or ''}".rstrip())
+                )
                 left = None if left is None else left - 1
                 if left == 0:
                     break
-        return 0
 
-    return converse(line, work)
+    return converse(asked(ctx, **given), work)

@@ -6,22 +6,33 @@ from typing import Any
 
 import click
 
-from dovetail.cli import exits
 from dovetail.version import VERSION
 
 # Each command with its line of help, so that the list needs no module of theirs.
 COMMANDS = {
-    "run": "Serve a server: over stdio, or with --http, --sse.",
-    "list": "List what a server offers: tools, resources, templates, prompts.",
-    "call": "Call a tool.",
-    "read": "Read a resource.",
-    "prompt": "Fill in a prompt.",
-    "complete": "Ask for suggestions for an argument.",
-    "listen": "Show changes as they happen.",
-    "info": "Show who a server is, what it speaks and what it can do.",
-    "ping": "Ask a server for a sign of life.",
-    "new": "Write a new server, with a test.",
+    "Servers of your own": {
+        "new": "Write a new server, with a test.",
+        "run": "Serve a server: over stdio, or with --http, --sse.",
+        "install": "Write a server into the configuration of a host.",
+        "export": "Print a server as an entry of a host's configuration.",
+    },
+    "Any server": {
+        "list": "List what a server offers, or the servers that are configured.",
+        "call": "Call a tool.",
+        "read": "Read a resource.",
+        "prompt": "Fill in a prompt.",
+        "complete": "Ask for suggestions for an argument.",
+        "listen": "Show changes as they happen.",
+        "info": "Show who a server is, what it speaks and what it can do.",
+        "ping": "Ask a server for a sign of life.",
+        "auth": "Log in at a server, see which logins are kept, log out.",
+    },
+    "What is wrong with it": {
+        "doctor": "Look at a server step by step, each failure with its fix.",
+        "lint": "Look for what hosts and models may stumble over, and what tools cost.",
+    },
 }
+NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}
 
 
 class Commands(click.Group):
@@ -29,11 +40,11 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them, in the order they are told."""
-        return [*COMMANDS]
+        return [*NAMES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in NAMES:
             return None
         found: click.Command = import_module(f"dovetail.cli.{cmd_name}").command
         return found
@@ -43,25 +54,23 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            import difflib
+            from dovetail.cli.arguments import meant
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1) if args else []
-            if near:
-                raise click.UsageError(f"{exc.message} Did you mean {near[0]!r}?", ctx) from None
-            raise
+            raise click.UsageError(f"There is no command {args[0]!r}.{meant(args[0], NAMES)}", ctx) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, from the table above: no module is loaded for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, group in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([*group.items()])
 
 
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "TARGET is a file (server.py, server.py:app), -m MODULE, a URL, a name from a known configuration, or, last on "
-        "the line, -- and a command."
+        "TARGET is a file (server.py, server.py:app, a recording.jsonl, mcp.json:name), -m MODULE, a URL, a name from "
+        "the configuration of a known host, or, last on the line, -- and a command."
     ),
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="dovetail")
@@ -69,29 +78,62 @@ def cli() -> None:
     """The Model Context Protocol at the command line."""
 
 
-def _parted(words: list[str]) -> tuple[list[str], bool, list[str]]:
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
     """What stands before and after the first `--`, which begins a command of the user's own."""
     if "--" not in words:
-        return words, False, []
+        return words, []
     place = words.index("--")
-    return words[:place], True, words[place + 1 :]
+    if place == len(words) - 1:
+        raise click.UsageError("after -- there is no command")
+    return words[:place], words[place + 1 :]
 
 
 def main() -> None:
     """What the installed command calls."""
-    before, mark, after = _parted(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    sys.exit(_status(sys.argv[1:]))
+
+
+def _status(words: list[str]) -> int:
     try:
-        code = cli.main(args=before, obj=after if mark else None, standalone_mode=False)
+        before, command = _parted(words)
+        with cli.make_context("dovetail", before, obj=command) as ctx:
+            code = cli.invoke(ctx)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as exc:
         click.echo(exc.format_message())
-        code = exits.OK
+        return 0
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
     except click.ClickException as exc:
-        exc.show()
-        code = exits.USAGE
+        _explain(exc)
+        return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)
-        code = exits.INTERRUPTED
+        return 130
     except BrokenPipeError:
-        sys.stderr.close()
-        code = exits.OK
-    sys.exit(code if isinstance(code, int) else exits.OK)
+        _hush()
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _explain(exc: click.ClickException) -> None:
+    from dovetail.cli import text
+
+    ctx = getattr(exc, "ctx", None)
+    if ctx is not None:
+        click.echo(ctx.get_usage(), err=True)
+    text.fail(exc.format_message())
+    if ctx is not None:
+        text.note(f"more: {ctx.command_path} --help")
+
+
+def _hush() -> None:
+    """Whoever read has gone; nothing is left to be said, not even at the end of the process."""
+    import os
+
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())

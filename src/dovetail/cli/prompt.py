@@ -5,36 +5,34 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.arguments import read_arguments
-from dovetail.cli.speaking import converse
+from dovetail.cli.arguments import meant, read_arguments
+from dovetail.cli.call import block_shown
+from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
-from dovetail.connect import Client
-from dovetail.wire.content import TextContent
 
 
 @click.command("prompt")
-@options
+@options("PROMPT", "[NAME=VALUE]...")
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
-    """Fill in a prompt: TARGET PROMPT [NAME=VALUE ...].
+    """Fill in a prompt.
 
     \b
     dovetail prompt server.py packing city=Oslo
     """
-    line = asked(ctx, **given)
 
-    async def work(client: Client, words: list[str]) -> int:
-        if not words:
+    async def work(spoken: Spoken) -> None:
+        if not spoken.words:
             raise click.UsageError("which prompt?")
-        arguments = read_arguments(words[1:], {}, None)
-        result = await client.get_prompt(words[0], arguments)
-        if line.json:
-            click.echo(text.document(result))
-            return 0
-        for message in result.messages:
-            content = message.content
-            said = content.text if isinstance(content, TextContent) else f"[{content.type}]"
-            click.echo(f"{message.role}: {text.safe(said)}")
-        return 0
+        name, *words = spoken.words
+        known = {prompt.name: prompt for prompt in await spoken.client.list_prompts()}
+        if name not in known:
+            raise click.UsageError(f"the server has no prompt {name!r}.{meant(name, known)}")
+        taken = {one.name: {} for one in known[name].arguments or ()}
+        result = await spoken.client.get_prompt(name, read_arguments(words, {"properties": taken}))
+        spoken.print(
+            result,
+            lambda: "\n".join(f"{one.role}: {text.safe(block_shown(one.content))}" for one in result.messages),
+        )
 
-    return converse(line, work)
+    return converse(asked(ctx, **given), work)

@@ -6,36 +6,33 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.cli.speaking import converse
+from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
 from dovetail.client.values import contents_of
-from dovetail.connect import Client
 
 
 @click.command("read")
-@options
+@options("URI")
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
-    """Read a resource: TARGET URI. Bytes go to stdout as they are when it is no terminal.
+    """Read a resource. Bytes go to stdout as they are when it is no terminal.
 
     \b
     dovetail read server.py notes://today
     """
-    line = asked(ctx, **given)
 
-    async def work(client: Client, words: list[str]) -> int:
-        if len(words) != 1:
+    async def work(spoken: Spoken) -> None:
+        if len(spoken.words) != 1:
             raise click.UsageError("which resource? Give its URI.")
-        result = await client.read_resource(words[0])
-        if line.json:
+        result = await spoken.client.read_resource(spoken.words[0])
+        if spoken.json:
             click.echo(text.document(result))
-            return 0
+            return
         found = contents_of(result)
         for part in found if isinstance(found, list) else [found]:
             _print(part)
-        return 0
 
-    return converse(line, work)
+    return converse(asked(ctx, **given), work)
 
 
 def _print(part: str | bytes) -> None:
@@ -44,4 +41,5 @@ def _print(part: str | bytes) -> None:
     elif sys.stdout.isatty():
         click.echo(f"[{len(part)} bytes]")
     else:
+        sys.stdout.flush()
         sys.stdout.buffer.write(part)

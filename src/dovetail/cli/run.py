@@ -1,25 +1,28 @@
-"""`dovetail run`: serve a server."""
+"""`dovetail run`: serve a server, one's own or another that is to be reached in another way."""
 
+import runpy
+import sys
 from typing import Any
 
 import click
 
-from dovetail.cli.targets import load_server
+from dovetail.cli.loading import load_server, names_object
+from dovetail.cli.targets import asked, client_options, options
 
 
 @click.command("run")
-@click.argument("target", required=False)
-@click.option("-m", "--module", help="A module that holds the server.")
+@options()
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--sse", is_flag=True, help="Serve over HTTP, for clients of 2024 too, at /sse.")
+@click.option("--sse", is_flag=True, help="Serve over HTTP, and name the address for clients of 2024.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8000, show_default=True)
+@click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes; more than one has no sessions.")
 @click.option("--anonymous", is_flag=True, help="Serve everyone who reaches the host.")
+@click.option("--reload", is_flag=True, help="Start anew when a file changes.")
+@click.pass_context
 def command(
-    target: str | None,
-    module: str | None,
+    ctx: click.Context,
     http: bool,
     sse: bool,
     host: str,
@@ -27,23 +30,66 @@ def command(
     path: str,
     workers: int,
     anonymous: bool,
+    reload: bool,
+    **given: Any,
 ) -> int:
     """Serve a server: over stdio, or with --http.
+
+    A file or a module is served as it is, any other target is reached as a client and offered here: a URL on stdio, a
+    command over HTTP, an old server to new clients. A file without a Server in it is run as a program.
 
     \b
     dovetail run server.py
     dovetail run server.py:app --http --port 8000
-    dovetail run -m package.server
+    dovetail run -m package.server --reload
+    dovetail run https://example.com/mcp
+    dovetail run --http -- uvx mcp-server-time
     """
-    if (target is None) == (module is None):
-        raise click.UsageError("give a file, or -m and a module")
-    app = load_server(target, module)
-    if not (http or sse):
-        app.run()
-        return 0
-    more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+    line = asked(ctx, **given)
+    app = _own(line.words, line.module) if not line.command else None
+    if app is None:
+        if line.words and line.words[0].endswith(".py") and not (http or sse):
+            return _as_program(line.words[0])
+        app = offered(line)
     try:
-        app.run("http", host=host, port=port, path=path, anonymous=anonymous, **more)
+        if not (http or sse):
+            app.run(reload=reload)
+            return 0
+        more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        if sse:
+            click.echo(f"clients of 2024: http://{host}:{port}/sse", err=True)
+        app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
     except (ValueError, OSError) as exc:
         raise click.UsageError(str(exc)) from None
     return 0
+
+
+def _own(words: Any, module: str | None) -> Any:
+    if module is not None:
+        found = load_server(None, module)
+        if found is None:
+            raise click.UsageError(f"{module!r} holds no dovetail Server")
+        return found
+    if words and (words[0].endswith(".py") or names_object(words[0])):
+        return load_server(words[0], None)
+    return None
+
+
+def _as_program(file: str) -> int:
+    sys.argv = [file]
+    runpy.run_path(file, run_name="__main__")
+    return 0
+
+
+def offered(line: Any) -> Any:
+    """A server that offers what another one does."""
+    from dovetail.connect import Client
+    from dovetail.serve import Server
+
+    target, words = line.split()
+    if words:
+        raise click.UsageError(f"{words[0]!r} is too much")
+    client = Client(target, **client_options(line, target))
+    app = Server(client.name)
+    app.mount(client)
+    return app

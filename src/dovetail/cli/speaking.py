@@ -1,41 +1,72 @@
 """Running a command against a server: one loop, one client, errors as an exit status and a few words."""
 
 import asyncio
-import contextlib
-import sys
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.targets import Asked, client_options
+from dovetail.cli.asking import Questions
+from dovetail.cli.bar import Bar
+from dovetail.cli.targets import Asked, client_options, pairs
 from dovetail.connect import Client
-from dovetail.errors import Declined, MCPError
-from dovetail.wire.elicitation import ElicitParams
+from dovetail.errors import AnswerError, MCPError, NeedsLogin
 from dovetail.wire.logs import LoggingMessageParams
 
-Work = Callable[[Client, list[str]], Awaitable[int | None]]
+Work = Callable[["Spoken"], Awaitable[int | None]]
 
 
-def converse(given: Asked, work: Work, **more: Any) -> int:
+class Spoken:
+    """An open client, the words left for the command, and what the user sees meanwhile."""
+
+    def __init__(self, client: Client, words: list[str], asked: Asked, bar: Bar) -> None:
+        self.client = client
+        self.words = words
+        self.json = asked.json
+        self.bar = bar
+
+    def print(self, value: Any, shown: Callable[[], str]) -> None:
+        """One JSON document, or what people are shown."""
+        self.bar.clear()
+        click.echo(text.document(value) if self.json else shown())
+
+
+def converse(asked: Asked, work: Work, **more: Any) -> int:
     """Open a client to the target, do the work, and say how it ended."""
-    target, words = given.split()
-    made = client_options(given) | more
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        made.setdefault("elicit", ask_form)
-        made.setdefault("elicit_url", ask_visit)
-    if given.verbose:
-        made.setdefault("on_log", show_log)
+    target, words = asked.split()
+    bar = Bar()
+    questions = Questions(pairs(asked.answers, "=", "--answer"), bar.clear)
+    options: dict[str, Any] = {"elicit": questions.form, "elicit_url": questions.visit}
+    options |= client_options(asked, target) | more
+    if asked.verbose:
+        options.setdefault("on_log", show_log)
 
     async def run() -> int | None:
-        async with Client(target, **made) as client:
-            return await work(client, words)
+        async with Client(target, **options) as client:
+            return await work(Spoken(client, words, asked, bar))
+
+    with logged(asked.verbose):
+        code = finished(run, asked.json, bar)
+    if questions.open and code == exits.TOOL:
+        text.fail(str(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE")))
+        return exits.INPUT
+    return code
+
+
+def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar | None = None) -> int:
+    """The exit status of some work; what it raises is told."""
+
+    async def main() -> int | None:
+        return await run()
 
     try:
-        return asyncio.run(run()) or exits.OK
+        return asyncio.run(main()) or exits.OK
     except MCPError as exc:
-        report(exc, given.json)
+        if bar is not None:
+            bar.clear()
+        report(exc, as_json)
         return exits.code_of(exc)
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
@@ -43,18 +74,17 @@ def converse(given: Asked, work: Work, **more: Any) -> int:
 
 def report(exc: MCPError, as_json: bool) -> None:
     """An error, on stderr: for people, or as one JSON document."""
-    if as_json:
-        facts = {
-            name: getattr(exc, name)
-            for name in ("server", "step", "revision", "status", "exit_code", "stderr", "hint", "code")
-            if getattr(exc, name, None) is not None
-        }
-        click.echo(
-            text.document({"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else "", **facts}),
-            err=True,
-        )
-    else:
+    if isinstance(exc, NeedsLogin):
+        exc.hint = "dovetail auth login, with the same target; or --auth TOKEN"
+    if not as_json:
         text.fail(str(exc))
+        return
+    facts = {name: getattr(exc, name, None) for name in (*_FACTS, "code")}
+    said = {"error": type(exc).__name__, "message": str(exc.args[0]) if exc.args else ""}
+    click.echo(text.document(said | {name: fact for name, fact in facts.items() if fact is not None}), err=True)
+
+
+_FACTS = ("server", "step", "revision", "status", "exit_code", "stderr", "hint")
 
 
 def show_log(entry: LoggingMessageParams) -> None:
@@ -62,40 +92,19 @@ def show_log(entry: LoggingMessageParams) -> None:
     text.note(f"[{entry.level}] {entry.data}")
 
 
-def ask_form(question: ElicitParams) -> dict[str, Any]:
-    """A form, at the terminal: each field by itself, its default offered."""
-    click.echo(text.safe(question.message), err=True)
-    schema = question.requested_schema or {}
-    answer: dict[str, Any] = {}
-    required = schema.get("required") or []
-    for name, rule in (schema.get("properties") or {}).items():
-        value = _ask_field(str(name), rule, name in required)
-        if value is not None:
-            answer[name] = value
-    if not click.confirm("Send this?", default=True, err=True):
-        raise Declined
-    return answer
+class logged(logging.Handler):  # noqa: N801 - used as a context
+    """While it lasts, what dovetail logs is shown escaped, instead of as the logging module would."""
 
+    def __init__(self, verbose: bool) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.CRITICAL)
+        self._logger = logging.getLogger("dovetail")
 
-def _ask_field(name: str, rule: dict[str, Any], required: bool) -> Any:
-    label = text.line(str(rule.get("title") or name))
-    if rule.get("description"):
-        text.note("  " + text.line(str(rule["description"])))
-    kinds = {"integer": int, "number": float, "boolean": bool}
-    kind: Any = kinds.get(str(rule.get("type")), str)
-    if rule.get("enum"):
-        kind = click.Choice([str(one) for one in rule["enum"]])
-    default = rule.get("default", None if required else "")
-    value = click.prompt(label, type=kind if default != "" else str, default=default, err=True)
-    if value == "" and not required:
-        return None
-    with contextlib.suppress(ValueError):
-        return kinds.get(str(rule.get("type")), str)(value)
-    return value
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        text.note(record.getMessage())
 
+    def __enter__(self) -> None:
+        self._logger.addHandler(self)
 
-def ask_visit(question: ElicitParams) -> bool:
-    """A page to visit: shown in full, opened by nobody but the user."""
-    click.echo(text.safe(question.message), err=True)
-    click.echo("  " + text.line(question.url or ""), err=True)
-    return click.confirm("Did you finish there?", default=False, err=True)
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)

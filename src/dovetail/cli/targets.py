@@ -1,17 +1,23 @@
-"""What the word TARGET may be, and the client it becomes."""
+"""What the word TARGET may be, and how a client reaches it."""
 
-import difflib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from dovetail.cli import text
+from dovetail.cli.arguments import meant
+from dovetail.cli.loading import names_object
 from dovetail.wire.shape import Struct
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+OURS = (sys.executable, "-m", "dovetail.cli")
+_SCHEMES = ("http://", "https://", "unix:", "tcp:")
+_SCRIPTS = (".js", ".mjs", ".ts")
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -28,6 +34,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     auth: str | None = None
     env: Sequence[str] = ()
     cwd: str | None = None
+    answers: Sequence[str] = ()
     verbose: bool = False
 
     def split(self) -> tuple[Any, list[str]]:
@@ -35,31 +42,41 @@ class Asked(Struct, frozen=True, kw_only=True):
         if self.command:
             return list(self.command), list(self.words)
         if self.module is not None:
-            return [sys.executable, "-m", "dovetail.cli", "run", "-m", self.module], list(self.words)
+            return [*OURS, "run", "-m", self.module], list(self.words)
         if not self.words:
             raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
         return resolve(self.words[0]), list(self.words[1:])
 
 
-def options(function: F) -> F:
-    """The options every command that speaks to a server has."""
-    for option in reversed(
-        (
-            click.argument("words", nargs=-1, metavar="TARGET"),
-            click.option("-m", "--module", help="A module that holds the server."),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-            click.option("--revision", help="Insist on a revision of the protocol."),
-            click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
-            click.option("--timeout", type=float, help="Seconds to wait for an answer."),
-            click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
-            click.option("--auth", help='"oauth", or a bearer token.'),
-            click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable for the command."),
-            click.option("--cwd", type=click.Path(), help="Where the command runs."),
-            click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
-        )
-    ):
-        function = option(function)
-    return function
+# Each option every command that speaks to a server has.
+_OPTIONS: Sequence[Callable[[Any], Any]] = (
+    click.option("-m", "--module", help="A module that holds the server."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+    click.option("--revision", help="Insist on a revision of the protocol."),
+    click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
+    click.option("--timeout", type=float, help="Seconds to wait for an answer."),
+    click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
+    click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
+    click.option(
+        "-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command; alone, its value here."
+    ),
+    click.option("--cwd", type=click.Path(), help="Where the command runs."),
+    click.option("-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."),
+    click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
+)
+
+
+def options(*words: str) -> Callable[[F], F]:
+    """The arguments of a command, and the options of every command that speaks to a server."""
+    from dovetail.cli.completing import complete_words
+
+    def decorate(function: F) -> F:
+        for option in reversed(_OPTIONS):
+            function = option(function)
+        shown = " ".join(("[TARGET]", *words))
+        return click.argument("words", nargs=-1, metavar=shown, shell_complete=complete_words)(function)
+
+    return decorate
 
 
 def asked(ctx: click.Context, words: Sequence[str], as_json: bool, **given: Any) -> Asked:
@@ -69,21 +86,42 @@ def asked(ctx: click.Context, words: Sequence[str], as_json: bool, **given: Any)
 
 def resolve(word: str) -> Any:
     """A target as the client takes it."""
-    if word.startswith(("http://", "https://", "unix:", "tcp:")):
+    if word.startswith(_SCHEMES):
         return word
-    path = Path(word.rpartition(":")[0] if _names_object(word) else word)
-    if path.suffix in (".py", ".js", ".mjs", ".ts") or path.exists():
-        if not path.is_file():
-            raise click.UsageError(f"there is no file {str(path)!r}")
-        if path.suffix != ".py":
-            return str(path)
-        return [sys.executable, "-m", "dovetail.cli", "run", word]
+    head, _, name = word.rpartition(":")
+    path = Path(head if names_object(word) else word)
+    if path.suffix == ".py":
+        return [*OURS, "run", _there(path) and word]
+    if path.suffix == ".jsonl":
+        return [*OURS, "mock", str(_there(path))]
+    if path.suffix in _SCRIPTS:
+        return str(_there(path))
+    if path.suffix == ".json" or head.endswith(".json"):
+        return _in_file(path if path.suffix == ".json" else Path(head), name if head.endswith(".json") else None)
+    if path.is_file() and (os.sep in word or "/" in word):
+        return [str(path.resolve())]
     return _configured(word)
 
 
-def _names_object(word: str) -> bool:
-    head, colon, tail = word.rpartition(":")
-    return bool(colon) and head.endswith(".py") and tail.isidentifier()
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise click.UsageError(f"there is no file {str(path)!r}")
+    return path
+
+
+def _in_file(path: Path, name: str | None) -> Any:
+    from dovetail.host.config import read_file
+
+    entries, problems = read_file(_there(path), path.name)
+    found = [one for one in entries if name in (None, one.name)]
+    if len(found) == 1:
+        return _target(found[0])
+    for problem in problems:
+        text.note(f"{problem.path}: {problem.text}")
+    names = ", ".join(one.name for one in entries)
+    raise click.UsageError(
+        f"{path} holds {'no such server' if name else 'several servers'}; name one as FILE:NAME: {names}"
+    )
 
 
 def _configured(word: str) -> Any:
@@ -93,78 +131,74 @@ def _configured(word: str) -> Any:
     source, _, name = word.rpartition(":")
     found = [one for one in entries if one.name == name and source in ("", one.source)]
     if not found:
-        near = difflib.get_close_matches(name, [one.name for one in entries], n=3)
-        hint = f" Did you mean {', '.join(repr(one) for one in near)}?" if near else ""
+        hint = meant(name, [one.name for one in entries])
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
-    if len({(one.source, str(one.path)) for one in found}) > 1 and not source:
+    if len({one.source for one in found}) > 1:
         names = ", ".join(sorted({f"{one.source}:{one.name}" for one in found}))
         raise click.UsageError(f"{word!r} stands in several configurations; name one: {names}")
+    return _target(found[0])
+
+
+def _target(entry: Any) -> Any:
     try:
-        return found[0].target()
+        return entry.target()
     except KeyError as exc:
-        raise click.UsageError(f"{word}: the variable {exc.args[0]} is not set here") from None
+        raise click.UsageError(f"{entry.name}: the variable {exc.args[0]} is not set here") from None
 
 
-def client_options(given: Asked) -> dict[str, Any]:
+def url_of(target: Any) -> str | None:
+    """Where a target is on the web, if it is there."""
+    found = target.get("url") if isinstance(target, Mapping) else target
+    return found if isinstance(found, str) and found.startswith(("http://", "https://")) else None
+
+
+def client_options(given: Asked, target: Any) -> dict[str, Any]:
     """The options of the client that a command line asks for."""
-    from dovetail.auth.settings import Bearer
     from dovetail.protocol.limits import Timeouts
 
     made: dict[str, Any] = {"revision": given.revision, "era": given.era}
+    if not given.command:
+        made["name"] = given.module or given.words[0]
     if given.timeout is not None:
         made["timeouts"] = Timeouts(call=given.timeout, read=given.timeout)
     if given.headers:
-        made["headers"] = dict(_pair(one, ":", "-H") for one in given.headers)
-    if given.auth is not None:
-        made["auth"] = given.auth if given.auth == "oauth" else Bearer(given.auth)
+        made["headers"] = pairs(given.headers, ":", "--header")
+    if (auth := _auth(given, target)) is not None:
+        made["auth"] = auth
     if given.env:
-        made["env"] = dict(_pair(one, "=", "--env") for one in given.env)
+        made["env"] = _variables(given.env)
     if given.cwd is not None:
         made["cwd"] = given.cwd
-    if given.verbose:
-        made["stderr"] = sys.stderr
+    if given.verbose and url_of(target) is None:
+        made["stderr"] = text.note
     return made
 
 
-def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
-    name, found, value = text.partition(mark)
-    if not found or not name:
-        raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {text!r}")
-    return name.strip(), value.strip()
+def _auth(given: Asked, target: Any) -> Any:
+    url = url_of(target)
+    if url is None and given.auth is None:
+        return None
+    from dovetail.cli.logins import setting
+
+    return setting(given.auth, url or "")
 
 
-def load_server(word: str | None, module: str | None) -> Any:
-    """The Server object a file or a module holds."""
-    from dovetail.serve import Server
-
-    where, name = _load(word, module)
-    if name is not None:
-        if not isinstance(found := where.get(name), Server):
-            raise click.UsageError(f"{word!r} holds no Server called {name!r}")
-        return found
-    servers = {key: value for key, value in where.items() if isinstance(value, Server)}
-    for preferred in ("app", "server", "mcp"):
-        if preferred in servers:
-            return servers[preferred]
-    if len(set(map(id, servers.values()))) == 1:
-        return next(iter(servers.values()))
-    if not servers:
-        raise click.UsageError(f"{word or module!r} holds no dovetail Server")
-    raise click.UsageError(f"{word or module!r} holds several servers; name one: {', '.join(sorted(servers))}")
+def _variables(given: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in given:
+        name, mark, value = word.partition("=")
+        if not mark and name not in os.environ:
+            raise click.UsageError(f"--env {name}: the variable is not set here; give it as {name}=VALUE")
+        found[name] = value if mark else os.environ[name]
+    return found
 
 
-def _load(word: str | None, module: str | None) -> tuple[Mapping[str, Any], str | None]:
-    import importlib
-    import runpy
-
-    if module is not None:
-        sys.path.insert(0, os.getcwd())
-        base, _, name = module.partition(":")
-        return vars(importlib.import_module(base)), name or None
-    assert word is not None
-    head, _, tail = word.rpartition(":") if _names_object(word) else (word, "", "")
-    path = Path(head)
-    if not path.is_file():
-        raise click.UsageError(f"there is no file {str(path)!r}")
-    sys.path.insert(0, str(path.resolve().parent))
-    return runpy.run_path(str(path), run_name=path.stem), tail or None
+def pairs(given: Iterable[str], mark: str, option: str) -> dict[str, str]:
+    """Names and values, as options give them."""
+    found: dict[str, str] = {}
+    for word in given:
+        name, there, value = word.partition(mark)
+        if not there or not name:
+            raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {word!r}")
+        found[name.strip()] = value.strip() if mark == ":" else value
+    return found

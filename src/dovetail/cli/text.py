@@ -4,6 +4,7 @@ Nothing a server says reaches a terminal unescaped: no control, no escape sequen
 """
 
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -12,28 +13,61 @@ from typing import Any, Final
 
 import click
 
-from dovetail.wire.codec import plain
-
-# Controls (C0, C1), and marks that reorder text, join or hide it, or end a line somewhere else.
+# Controls (C0, C1), halves of characters, and marks that reorder text, join or hide it, or end a line somewhere else.
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_CELL: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
 
 
 def safe(text: str) -> str:
     """A text of several lines, made visible where it would act."""
-    return _UNSAFE.sub(lambda found: _shown(found[0]), text)
+    return _UNSAFE.sub(lambda found: _shown(found[0]), text.replace("\r\n", "\n"))
 
 
 def line(text: str) -> str:
     """A text that must stay on one line, as a name in a table."""
-    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+    short = text if len(text) <= _CELL else text[: _CELL - 1] + "…"
+    return safe(short).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _shown(mark: str) -> str:
     number = ord(mark)
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+# For programs
+
+
+def document(value: Any) -> str:
+    """One JSON document; spelled so that nothing in it acts on a terminal."""
+    return _json(value, indent=2)
+
+
+def record(value: Any) -> str:
+    """One JSON document on one line, for what comes piece by piece."""
+    return _json(value, indent=None)
+
+
+def _json(value: Any, indent: int | None) -> str:
+    from dovetail.wire.codec import plain
+
+    text = json.dumps(plain(value), indent=indent, ensure_ascii=not _utf8(), default=str)
+    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def _utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+# For people
+
+
+def style(text: str, *, err: bool = False, **how: Any) -> str:
+    """Text with a colour where somebody can see it and did not ask for none."""
+    stream = sys.stderr if err else sys.stdout
+    return click.style(text, **how) if stream.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def width(text: str) -> int:
@@ -44,22 +78,20 @@ def width(text: str) -> int:
 
 
 def table(rows: Iterable[Sequence[str]], heads: Sequence[str]) -> str:
-    """Columns for people; the last one is cut to what the terminal has."""
+    """Columns; on a terminal the last one is cut to the room there is."""
     cells = [[line(cell) for cell in row] for row in rows]
     if not cells:
         return ""
-    sizes = [max(width(row[i]) for row in [[*heads], *cells]) for i in range(len(heads))]
+    sizes = [max(width(row[at]) for row in [[*heads], *cells]) for at in range(len(heads))]
     room = max(20, terminal_width() - sum(sizes[:-1]) - 2 * (len(sizes) - 1))
-    lines = [_row(heads, sizes, room, bold=True)] + [_row(row, sizes, room) for row in cells]
-    return "\n".join(lines)
+    return "\n".join([style(_row(heads, sizes, room), bold=True), *(_row(row, sizes, room) for row in cells)])
 
 
-def _row(cells: Sequence[str], sizes: Sequence[int], room: int, *, bold: bool = False) -> str:
+def _row(cells: Sequence[str], sizes: Sequence[int], room: int) -> str:
     *inner, last = cells
     padded = [cell + " " * (size - width(cell)) for cell, size in zip(inner, sizes, strict=False)]
     last = last if width(last) <= room or not sys.stdout.isatty() else last[: room - 1] + "…"
-    text = "  ".join([*padded, last]).rstrip()
-    return click.style(text, bold=True) if bold and sys.stdout.isatty() else text
+    return "  ".join([*padded, last]).rstrip()
 
 
 def terminal_width() -> int:
@@ -69,25 +101,11 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def document(value: Any) -> str:
-    """One JSON document; spelled so that nothing in it acts on a terminal."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=not _utf8(), default=str).translate(_JSON_SAFE)
-
-
-_JSON_SAFE: Final = {
-    number: f"\\u{number:04x}" for number in range(0x10000) if _UNSAFE.fullmatch(chr(number)) and number > 0x1F
-}
-
-
-def _utf8() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-
-
 def fail(text: str) -> None:
-    """A message for people, on stderr."""
-    click.echo(click.style("error: ", fg="red", bold=True) + safe(text), err=True)
+    """What went wrong, on stderr."""
+    click.echo(style("error: ", err=True, fg="red", bold=True) + safe(text), err=True)
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
-    click.echo(click.style(safe(text), dim=True), err=True)
+    """A remark, on stderr."""
+    click.echo(style(safe(text), err=True, dim=True), err=True)

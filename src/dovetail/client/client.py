@@ -18,17 +18,27 @@ from dovetail.client.answering import (
     RootsGiven,
     SampleHandler,
 )
-from dovetail.client.clock import Progress
+from dovetail.client.clock import Clock, Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity, Opening
+from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, value_as, value_of
-from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, ResultError, TransportError
-from dovetail.protocol.around import Middleware
+from dovetail.errors import (
+    AuthError,
+    CannotConnect,
+    MCPError,
+    NotOffered,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+    TransportError,
+)
+from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -85,6 +95,22 @@ class Client:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         check_wishes(revision, era)
+        for option, function in (
+            ("elicit", elicit),
+            ("elicit_url", elicit_url),
+            ("sample", sample),
+            ("on_log", on_log),
+        ):
+            expect_callable(option, function)
+        check_level("log_level=", log_level)
+        check_roots(roots)
+        check_middleware(middleware)
+        expect("client", client, Implementation, "an Implementation(name=..., version=...)")
+        expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
+        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
+        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
+        expect("cache", cache, bool, "True or False")
+        expect("check_results", check_results, bool, "True or False")
         self.name = name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or ClientLimits()
@@ -131,7 +157,7 @@ class Client:
         It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
         result that is still fresh.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._requesting.surround(self._middleware, self._caller)
         return function
 
@@ -215,22 +241,17 @@ class Client:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
 
     async def _open(self) -> Conversation:
-        key = self._key if self._revision is None and self._era is None else None
-        remembered = None if key is None else _ERAS.get(key)
+        limit = self.timeouts.initialize
+        clock, clocks = Clock(limit, limit), self._keeper.clocks
+        clocks.start(clock, clock)
         try:
-            conversation = await self._attempt(remembered or self._era)
-        except MCPError as exc:
-            if remembered is None or isinstance(exc, CannotConnect | AuthError):
-                raise
-            _ERAS.pop(key or "", None)  # it may have become another server
-            conversation = await self._attempt(None)
-        speaker = conversation.speaker
-        if key is not None and speaker is not None and len(_ERAS) < _REMEMBERED:
-            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
+            conversation = await self._met(clock)
+        finally:
+            clocks.stop(clock)
         self._requesting.forget()
         if self._identity.level is not None:
             try:
-                await self._ask_for_logs(conversation, self._identity.level)
+                await self._ask_for_logs(conversation, self._identity.level, clock)
             except BaseException:
                 await asyncio.shield(conversation.close())
                 raise
@@ -243,7 +264,27 @@ class Client:
         if self.on_connection is not None and conversation is self._opened:
             self.on_connection(conversation.why_lost)
 
-    async def _attempt(self, era: Era | None) -> Conversation:
+    async def _met(self, clock: Clock) -> Conversation:
+        """A conversation with the server, opened as it was the last time if that is known."""
+        key = self._key if self._revision is None and self._era is None else None
+        remembered = None if key is None else _ERAS.get(key)
+        opening = self._attempt(remembered or self._era, clock)
+        try:
+            conversation = await opening.run()
+        except MCPError as exc:
+            if remembered is None or isinstance(exc, CannotConnect | AuthError):
+                raise
+            _ERAS.pop(key or "", None)  # it may have become another server
+            if isinstance(exc, RequestTimeout):
+                raise
+            opening = self._attempt(None, clock)
+            conversation = await opening.run()
+        speaker = conversation.speaker
+        if key is not None and speaker is not None and opening.certain and len(_ERAS) < _REMEMBERED:
+            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
+        return conversation
+
+    def _attempt(self, era: Era | None, clock: Clock) -> Opening:
         def converse(channel: Channel) -> Conversation:
             return Conversation(
                 channel,
@@ -252,21 +293,19 @@ class Client:
                 self._mailbox,
                 questions=self.limits.questions,
                 heard=self._heard,
+                waiting=self._keeper.clocks,
                 taps=self.taps,
                 on_lost=self._lost,
             )
 
-        return await Opening(
-            self._dial, converse, self._identity, self.timeouts, revision=self._revision, era=era
-        ).run()
+        return Opening(self._dial, converse, self._identity, self.timeouts, clock, revision=self._revision, era=era)
 
-    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel) -> None:
+    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel, clock: Clock) -> None:
         """A stateless request carries the level with it; a handshake session is told once."""
         speaker = conversation.speaker
         if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
-            limit = self.timeouts.read
             with contextlib.suppress(PeerError):  # without its logs the server is still of use
-                await conversation.request("logging/setLevel", {"level": level}, idle=limit, total=limit)
+                await conversation.request("logging/setLevel", {"level": level}, clock)
 
     def _heard(self, method: str, params: Any) -> None:
         """A notification that belongs to no request of its own."""
@@ -312,6 +351,12 @@ class Client:
         current = self._keeper.current
         return None if current is None else current.instructions
 
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        current = self._keeper.current
+        return 0 if current is None else current.junk_seen
+
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         await self._here(self._keeper.ready)
@@ -354,7 +399,7 @@ class Client:
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:
-            raise exc.at(server=self.name, step=f"tools/call {tool}") from None
+            raise self._requesting.located(exc, CALL.name, {"name": tool}) from None
 
     async def call_tool(
         self,
@@ -517,6 +562,7 @@ class Client:
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
+        check_level("level", level)
         conversation = await self._here(self._keeper.ready)
         self._identity = replace(self._identity, level=level)
         if conversation.speaker is not None and conversation.speaker.stateless:
@@ -534,14 +580,14 @@ class Client:
         """Ask a handshake server to end the session, then leave it."""
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"shutdown is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered("shutdown is not part of this revision"), "shutdown")
         await self.request("shutdown")  # whose result is null
         await self.close()
 
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise NotOffered(f"{method} is not part of revision {self.revision}").at(server=self.name)
+            raise self._requesting.located(NotOffered(f"{method} is not part of this revision"), method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(

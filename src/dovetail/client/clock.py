@@ -20,11 +20,23 @@ NEVER: Final = 365 * 86400.0
 class Clock:
     """The limits of one request."""
 
-    __slots__ = ("_before", "_ends", "_idle", "_loop", "_paused", "_ran_out", "_task", "due", "progress", "reported")
+    __slots__ = (
+        "_before",
+        "_ends",
+        "_idle",
+        "_loop",
+        "_paused",
+        "_ran_out",
+        "_task",
+        "begun",
+        "due",
+        "progress",
+        "reported",
+    )
 
     def __init__(self, idle: float = NEVER, total: float = NEVER, progress: Progress | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
+        self.begun = now = self._loop.time()
         self._idle = min(idle, NEVER)
         self._ends = now + min(total, NEVER)
         self._paused: float | None = None
@@ -70,6 +82,10 @@ class Clock:
             self._paused = None
             self.due = min(now + self._idle, self._ends)
 
+    def leaves_less_than(self, seconds: float) -> bool:
+        """Whether it will be due before so much time has passed."""
+        return self._loop.time() + seconds >= self.due
+
     def verdict(self) -> str:
         """Which limit has passed, in words."""
         if self.reported and self._loop.time() >= self._ends:
@@ -79,24 +95,29 @@ class Clock:
 
 
 class Clocks:
-    """The clocks of the requests under way, by their ids."""
+    """The clocks of the requests under way, by their ids; or of those who wait for something else, by any key."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._running: dict[Id, Clock] = {}
+        self._running: dict[Any, Clock] = {}
+        self._held = False
         self._timer: asyncio.TimerHandle | None = None
         self._looks = inf  # when the timer goes off
 
-    def start(self, id: Id, clock: Clock) -> None:
+    def start(self, id: Any, clock: Clock) -> None:
         """Watch a clock, for the task that calls this."""
         self._running[id] = clock
         clock.begin()
+        if self._held:
+            clock.pause()
         if clock.due < self._looks:
             self._look_at(clock.due)
 
-    def stop(self, id: Id) -> None:
-        """The request is over."""
-        del self._running[id]
+    def stop(self, id: Any) -> None:
+        """The request is over; its clock may be watched elsewhere."""
+        clock = self._running.pop(id)
+        if self._held:
+            clock.resume()
 
     def get(self, id: Id) -> Clock | None:
         """The clock of a request."""
@@ -104,11 +125,13 @@ class Clocks:
 
     def pause(self) -> None:
         """A user is being asked."""
+        self._held = True
         for clock in self._running.values():
             clock.pause()
 
     def resume(self) -> None:
         """The user has answered."""
+        self._held = False
         for clock in self._running.values():
             clock.resume()
         self._look()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
-from dovetail.client.clock import Clock, Clocks, Progress
+from dovetail.client.clock import Clock, Clocks
 from dovetail.client.mailbox import Mailbox
 from dovetail.errors import (
     AnswerError,
@@ -57,6 +57,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
         on_lost: Callable[["Conversation"], None] | None = None,
     ) -> None:
@@ -69,12 +70,14 @@ class Conversation:
         self.why_lost: TransportError | None = None
         self.gone = asyncio.Event()  # set with `why_lost`
         self.junk_seen = 0
+        self.first_junk: str | None = None
         self.subscribed: Counter[str] = Counter()  # who listens to which resource
         self._answering = answering
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
         self._on_lost = on_lost
+        self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
@@ -88,10 +91,8 @@ class Conversation:
         self,
         method: str,
         params: Any,
+        clock: Clock,
         *,
-        idle: float,
-        total: float,
-        progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
     ) -> Any:
@@ -106,8 +107,9 @@ class Conversation:
             speaker.request(id, method, params, meta),
             [*speaker.headers(method, params), *headers] if speaker.stateless and self.channel.mirrors else (),
             speaker.stateless,
+            params,
         )
-        return await self.exchange(request, Clock(idle, total, progress))
+        return await self.exchange(request, clock)
 
     def next_id(self) -> int:
         """An id for a request made elsewhere."""
@@ -117,7 +119,7 @@ class Conversation:
     async def exchange(self, request: Request, clock: Clock) -> Any:
         """Send a request and return its raw result; an error response is raised."""
         if self.why_lost is not None:
-            raise self._located(Disconnected("the connection is gone"), request.method, sent=False)
+            raise self._located(Disconnected("the connection is gone"), request.step, sent=False)
         if self._taps:
             self._tap("server", request.body, request.headers)
         self._clocks.start(request.id, clock)
@@ -128,11 +130,11 @@ class Conversation:
                 self._cancel(request, "the caller gave up")
                 raise
             self._cancel(request, "timed out")
-            raise self._located(RequestTimeout(clock.verdict()), request.method) from None
+            raise self._located(RequestTimeout(clock.verdict()), request.step, since=clock.begun) from None
         except MCPError as exc:
             if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
                 self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
-            raise self._located(exc, request.method) from exc.__cause__
+            raise self._located(exc, request.step) from exc.__cause__
         finally:
             self._clocks.stop(request.id)
         if self._taps:
@@ -140,9 +142,9 @@ class Conversation:
         if clock.progress is not None and clock.reported:
             await self._mailbox.flush()
         if message.error is not None:
-            raise self._located(refused(self.revision, request.method, message.error), request.method)
+            raise self._located(refused(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
-            raise self._located(ResultError("the response holds neither result nor error"), request.method)
+            raise self._located(ResultError("the response holds neither result nor error"), request.step)
         return message.result
 
     @property
@@ -150,10 +152,12 @@ class Conversation:
         """The revision being spoken, once that is settled."""
         return None if self.speaker is None else self.speaker.revision
 
-    def _located(self, exc: MCPError, step: str, *, sent: bool | None = None) -> MCPError:
+    def _located(self, exc: MCPError, step: str, *, sent: bool | None = None, since: float | None = None) -> MCPError:
         if sent is not None and isinstance(exc, Disconnected):
             exc.sent = sent
-        facts = self.channel.facts() if isinstance(exc, TransportError) else {}
+        if self.speaker is None:
+            since = None  # while it is opened, everything the server said may explain what is wrong
+        facts = self.channel.facts(since) if isinstance(exc, TransportError) else {}
         return exc.at(server=self.name, step=step, revision=self.revision, **facts)
 
     async def tell(self, method: str, params: Any = None) -> None:
@@ -206,6 +210,7 @@ class Conversation:
         if self._taps:
             self._tap("client", text.encode("utf-8", "replace"))
         self.junk_seen += 1
+        self.first_junk = self.first_junk or text
         if self.junk_seen <= _JUNK_SHOWN:
             more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
             log.warning("%s wrote something that is no message%s: %s", self.name, more, clip(text, 200))
@@ -267,12 +272,16 @@ class Conversation:
         """A user is being asked something: no limit of time counts."""
         self._held += 1
         self._clocks.pause()
+        if self._waiting is not None:
+            self._waiting.pause()
 
     def go_on(self) -> None:
         """The user has answered."""
         self._held -= 1
         if self._held == 0:
             self._clocks.resume()
+            if self._waiting is not None:
+                self._waiting.resume()
 
     async def _answer(self, id: Id, method: str, params: Any) -> None:
         self.hold()

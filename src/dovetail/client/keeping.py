@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.client.clock import Progress
+from dovetail.client.clock import Clock, Clocks, Progress
 from dovetail.client.conversation import Conversation
 from dovetail.errors import (
     CannotConnect,
@@ -62,6 +62,7 @@ class Keeper:
         # A connection belongs to the client, not to the request that happens to open it: what comes in on it must not
         # be taken for that request's.
         self._context = contextvars.copy_context()
+        self._clocks: Clocks | None = None
         self.opened = 0  # how often a conversation has been opened
 
     @property
@@ -70,8 +71,15 @@ class Keeper:
         found = self._current
         return found if found is not None and found.why_lost is None else None
 
-    async def ready(self) -> Conversation:
-        """An open conversation; all who wait for one share one attempt."""
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks of those who wait for a conversation to be opened, and of the opening itself."""
+        if self._clocks is None:
+            self._clocks = Clocks()
+        return self._clocks
+
+    async def ready(self, clock: Clock | None = None) -> Conversation:
+        """An open conversation; all who wait for one share one attempt, each for as long as its clock allows."""
         found = self._current
         if found is not None and found.why_lost is None:
             return found
@@ -82,10 +90,15 @@ class Keeper:
             opening = self._opening = asyncio.get_running_loop().create_task(
                 self._reopen(), context=self._context.copy()
             )
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._waiters += 1
+        if clock is not None:
+            self.clocks.start(clock, clock)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
+            if clock is not None and clock.is_why():  # the opening goes on, for whoever calls next
+                raise RequestTimeout(f"{clock.verdict()}: the connection was still being opened") from None
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():
                 raise self._shut() from None  # it was not this task that was cancelled
@@ -95,6 +108,8 @@ class Keeper:
             raise
         finally:
             self._waiters -= 1
+            if clock is not None:
+                self.clocks.stop(clock)
 
     def _shut(self) -> Disconnected:
         error = Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
@@ -123,26 +138,19 @@ class Keeper:
 
     async def request(self, method: str, params: Any, sending: Sending, headers: Headers = ()) -> Any:
         """The raw result of a request, through losses and busy moments where repeating is safe."""
+        clock = Clock(sending.idle, sending.total, sending.progress)  # one for all attempts and what is between them
         attempt = 0
         while True:
             conversation = self._current
             try:
                 if conversation is None or conversation.why_lost is not None:
-                    conversation = await self.ready()
-                return await conversation.request(
-                    method,
-                    params,
-                    idle=sending.idle,
-                    total=sending.total,
-                    progress=sending.progress,
-                    meta=sending.meta,
-                    headers=headers,
-                )
+                    conversation = await self.ready(clock)
+                return await conversation.request(method, params, clock, meta=sending.meta, headers=headers)
             except (TransportError, RateLimited) as exc:
                 attempt += 1
                 wait = self._pause(exc, attempt, sending.safe)
-                if wait is None:
-                    raise _told(exc, sending.safe) from exc.__cause__
+                if wait is None or clock.leaves_less_than(wait):
+                    raise _told(exc.at(server=self._name, step=method), sending.safe) from exc.__cause__
             await asyncio.sleep(wait)
 
     def _pause(self, exc: MCPError, attempt: int, safe: bool) -> float | None:
@@ -179,7 +187,7 @@ class Keeper:
 
     def abandon(self) -> None:
         """Forget the conversation: the event loop it lived on is gone, and everything on it."""
-        self._current = self._opening = None
+        self._current = self._opening = self._clocks = None
         self._waiters = 0
 
 

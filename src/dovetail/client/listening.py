@@ -261,7 +261,7 @@ class Listening:
                         await self._say(conversation, "resources/unsubscribe", uri)
 
     async def _say(self, conversation: Conversation, method: str, uri: str) -> None:
-        await conversation.request(method, {"uri": uri}, idle=self._patience, total=self._patience)
+        await conversation.request(method, {"uri": uri}, Clock(self._patience, self._patience))
 
 
 def _not_offered(exc: PeerError) -> MCPError:

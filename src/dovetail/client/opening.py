@@ -7,7 +7,7 @@ that a slow start is never taken for an answer; one that dies of the question is
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from dovetail.client.clock import Clock
 from dovetail.client.conversation import Conversation
@@ -20,6 +20,7 @@ from dovetail.errors import (
     PeerError,
     RequestTimeout,
     ResultError,
+    clip,
 )
 from dovetail.protocol.channel import Channel, Request
 from dovetail.protocol.limits import Timeouts
@@ -69,6 +70,7 @@ class Opening:
         converse: Callable[[Channel], Conversation],
         identity: Identity,
         timeouts: Timeouts,
+        clock: Clock,
         *,
         revision: str | None,
         era: Era | None,
@@ -77,38 +79,50 @@ class Opening:
         self._converse = converse
         self._identity = identity
         self._timeouts = timeouts
+        self._clock = clock
         self._probe = Probe(revision, era)
         self._loop = asyncio.get_running_loop()
         self._conversation = converse(dial())
         self._died: Disconnected | None = None  # when it was asked what it speaks
+        self._spoken = False  # a handshake was begun on this connection: what follows must be of its era
+        self.certain = True  # whether what was found out is all the server speaks
 
     async def run(self) -> Conversation:
         """An open conversation, or one exception that says why not; nothing is left behind then."""
         try:
-            await self._reach()
+            await self._conversation.channel.open(self._conversation)
             while self._probe.send is not None:
-                await (self._discover() if self._probe.send == DISCOVER else self._initialize())
+                if self._probe.send == INITIALIZE:
+                    await self._initialize()
+                    continue
+                if self._spoken and not self._conversation.channel.mirrors:
+                    self._probe.insist()
+                    await self._afresh(self._dial())
+                await self._discover()
             return self._conversation
-        except BaseException as exc:
+        except BaseException as caught:
+            exc = self._timed_out(caught)
             await asyncio.shield(self._abandon())
             if isinstance(exc, Disconnected):
                 exc.sent = False  # what it was opened for was not
             if isinstance(exc, MCPError):
-                raise _explained(exc.at(server=self._conversation.name, step=self._probe.send)) from exc.__cause__
+                located = exc.at(server=self._conversation.name, step=self._probe.send)
+                raise _explained(located, self._conversation) from exc.__cause__
             raise
 
-    async def _reach(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeouts.initialize):
-                await self._conversation.channel.open(self._conversation)
-        except TimeoutError:
-            raise RequestTimeout(f"the server was not reached within {self._timeouts.initialize:g} s") from None
+    def _timed_out(self, exc: BaseException) -> BaseException:
+        """What ended the opening: if that was its own clock, the exception that says so."""
+        if not isinstance(exc, asyncio.CancelledError) or not self._clock.is_why():
+            return exc
+        late = RequestTimeout(f"the server was not ready within {self._timeouts.initialize:g} s")
+        return late.at(**self._conversation.channel.facts())
 
     async def _afresh(self, channel: Channel) -> None:
         """Give up the conversation for another."""
         await self._abandon()
         self._conversation = self._converse(channel)
-        await self._reach()
+        self._spoken = False
+        await self._conversation.channel.open(self._conversation)
 
     async def _abandon(self) -> None:
         with contextlib.suppress(MCPError):  # what went wrong before is what matters
@@ -117,50 +131,55 @@ class Opening:
     # The stateless era
 
     async def _discover(self) -> None:
-        probe = self._probe
         asking = self._loop.create_task(self._ask(DISCOVER))
         try:
-            if probe.handshake_too and not self._conversation.channel.mirrors:
+            if self._probe.handshake_too and not self._conversation.channel.mirrors:
                 await asyncio.wait([asking], timeout=self._timeouts.probe)
                 if not asking.done():
                     await self._race(asking)
                     return
-            self._discovered(await asking)
-        except PeerError as exc:
-            if not probe.refused(exc.code, exc.data):
-                raise
-        except (HttpError, NotMCP, ResultError) as exc:
-            if exc.status in _NOT_THE_SERVER or not probe.handshake_too:
-                raise
-            probe.fall_back()
+            await self._answered(asking)
         except Disconnected as exc:
-            if not probe.handshake_too:
+            if not self._probe.handshake_too:
                 raise
             self._died = exc
-            probe.fall_back()  # it may have died of the question
+            self._probe.fall_back()  # it may have died of the question
             await self._afresh(self._dial())
         finally:
             asking.cancel()
 
-    def _discovered(self, raw: Any) -> None:
-        result = body(raw, DiscoverResult, DISCOVER)
-        self._probe.discovered(result)
-        if self._probe.send is None:
-            info = _implementation((result.meta or {}).get(SERVER_INFO))
-            self._settle(result, info)
+    async def _answered(self, asking: "asyncio.Future[Any]") -> None:
+        try:
+            result = body(await asking, DiscoverResult, DISCOVER)
+            self._probe.discovered(result)
+            if self._probe.send is None:
+                self._settle(result, _implementation((result.meta or {}).get(SERVER_INFO)))
+        except PeerError as exc:
+            if not self._probe.refused(exc.code, exc.data):
+                raise
+        except (HttpError, NotMCP, ResultError) as exc:
+            if exc.status in _NOT_THE_SERVER or not self._probe.handshake_too:
+                raise
+            self._probe.fall_back()
 
     async def _race(self, discovering: "asyncio.Future[Any]") -> None:
-        """Both ways at once: whichever the server understands is the one."""
+        """Both ways at once. A session that opens is the one, whatever else the server may speak: a connection is of
+        one era. One that does not is given up for the other way, on a connection of its own.
+        """
         self._probe.fall_back()
         opening = self._loop.create_task(self._initialize())
         try:
             await asyncio.wait([discovering, opening], return_when=asyncio.FIRST_COMPLETED)
             if opening.done() and opening.exception() is not None:
                 await asyncio.wait([discovering])
-            if discovering.done() and discovering.exception() is None:
-                self._discovered(discovering.result())
-            else:
+            elif not opening.done():
+                await asyncio.wait([opening], timeout=self._timeouts.probe if _well(discovering) else None)
+            if not _well(discovering):
                 await opening
+            elif not _well(opening):
+                self._probe.discovered(body(discovering.result(), DiscoverResult, DISCOVER), settles=False)
+            else:
+                self.certain = self._probe.send is not None
         finally:
             discovering.cancel()
             opening.cancel()
@@ -203,14 +222,18 @@ class Opening:
     async def _ask(self, method: str) -> Any:
         id = self._conversation.next_id()
         revision = self._probe.revision
+        self._spoken = self._spoken or method == INITIALIZE
         if method == DISCOVER:
             speaker = self._identity.speaker(revision)
             request = Request(id, method, speaker.request(id, method, {}), speaker.headers(method, {}), stateless=True)
         else:
             client, capabilities = self._identity.client, self._identity.handshake or self._identity.capabilities
             request = Request(id, method, opening(revision, client, capabilities, id))
-        limit = self._timeouts.initialize
-        return await self._conversation.exchange(request, Clock(limit, limit, None))
+        return await self._conversation.exchange(request, Clock())
+
+
+def _well(task: "asyncio.Future[Any]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _implementation(given: Any) -> Implementation | None:
@@ -220,9 +243,15 @@ def _implementation(given: Any) -> Implementation | None:
         return None
 
 
-def _explained(exc: MCPError) -> MCPError:
+_ONLY_MESSAGES: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
+
+
+def _explained(exc: MCPError, conversation: Conversation) -> MCPError:
     if isinstance(exc, Disconnected) and exc.exit_code is not None:
-        return CannotStart(f"the server ended with exit code {exc.exit_code} before it could be used").at(
+        exc = CannotStart(f"{exc.args[0]} before it could be used").at(
             server=exc.server, step=exc.step, exit_code=exc.exit_code, stderr=exc.stderr, hint=exc.hint
         )
-    return exc
+    if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and conversation.first_junk is not None:
+        exc.args = (f"{exc.args[0]}; it wrote {clip(conversation.first_junk, 200)!r}, which is no message",)
+        exc.at(hint=_ONLY_MESSAGES)
+    return exc.at(hint=conversation.channel.advice()) if isinstance(exc, CannotStart) else exc

@@ -16,9 +16,9 @@ from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, MethodNotFound, PeerError, ResultError
+from dovetail.errors import AnswerError, HeaderMismatch, MCPError, MethodNotFound, PeerError, ResultError
 from dovetail.protocol.around import Call, Middleware, around
-from dovetail.protocol.channel import Headers
+from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.wire.incoming import body, plain
@@ -179,7 +179,13 @@ class Requesting:
         try:
             return decode_result(raw, row, params, rounds)
         except ResultError as exc:
-            raise exc.at(server=self._name, step=row.name) from None
+            raise self.located(exc, row.name, params) from None
+
+    def located(self, exc: MCPError, method: str, params: Any = None) -> MCPError:
+        """The same error, told which request it is about."""
+        current = self._keeper.current
+        revision = None if current is None else current.revision
+        return exc.at(server=self._name, step=step(method, params), revision=revision)
 
     async def _answers(self, pending: Pending) -> dict[str, Any]:
         try:
@@ -191,7 +197,7 @@ class Requesting:
                 await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
-            raise exc.at(server=self._name, step=pending.method) from None
+            raise self.located(exc, pending.method, pending.params) from None
 
     async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
         """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
@@ -229,7 +235,7 @@ class Requesting:
             try:
                 known.check(result, self._name)
             except ResultError as exc:
-                raise exc.at(server=self._name, step=CALL.name) from None
+                raise self.located(exc, CALL.name, params) from None
         return result
 
     async def _learn_again(self, name: str) -> Known | None:
@@ -269,7 +275,7 @@ class Requesting:
                 raise
             return []  # a server without such things has none of them
         except ResultError as exc:
-            raise exc.at(server=self._name, step=method) from None
+            raise self.located(exc, method) from None
 
     async def page(self, method: str, field: str, item: type[Any], cursor: str | None) -> Any:
         """One page of a list, less what is malformed."""

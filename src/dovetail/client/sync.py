@@ -118,6 +118,11 @@ class SyncClient:
         """How the server wants to be used."""
         return self._client.instructions
 
+    @property
+    def noise(self) -> int:
+        """How many times the server wrote something that is no message."""
+        return self._client.noise
+
     def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         return blocking.run(self._client.discover())

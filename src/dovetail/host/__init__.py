@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from dovetail.host.catalog import Manifest as Manifest
     from dovetail.host.catalog import Offered as Offered
     from dovetail.host.conditions import arg as arg
+    from dovetail.host.grants import Grant as Grant
+    from dovetail.host.grants import Grants as Grants
+    from dovetail.host.grants import grant as grant
+    from dovetail.host.identity import identity_of as identity_of
+    from dovetail.host.pinned import Pin as Pin
+    from dovetail.host.pinned import Pins as Pins
     from dovetail.host.pins import Difference as Difference
     from dovetail.host.pins import changes as changes
     from dovetail.host.pins import describe as describe
@@ -22,8 +28,12 @@ _HOMES = {
     "Catalog": "dovetail.host.catalog",
     "Decision": "dovetail.host.policy",
     "Difference": "dovetail.host.pins",
+    "Grant": "dovetail.host.grants",
+    "Grants": "dovetail.host.grants",
     "Manifest": "dovetail.host.catalog",
     "Offered": "dovetail.host.catalog",
+    "Pin": "dovetail.host.pinned",
+    "Pins": "dovetail.host.pinned",
     "Policy": "dovetail.host.policy",
     "Question": "dovetail.host.policy",
     "Rule": "dovetail.host.policy",
@@ -31,6 +41,8 @@ _HOMES = {
     "changes": "dovetail.host.pins",
     "describe": "dovetail.host.pins",
     "fingerprint": "dovetail.host.pins",
+    "grant": "dovetail.host.grants",
+    "identity_of": "dovetail.host.identity",
     "rule": "dovetail.host.policy",
 }
 

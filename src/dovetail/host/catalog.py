@@ -119,7 +119,7 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _index(self) -> Index:
-        return Index([one.declaration for one in self.tools])
+        return Index([one.declaration for one in self.tools], [one.server for one in self.tools])
 
 
 def _merged(kind: str, given: Iterable[tuple[str, Sequence[Declaration]]], problems: list[str]) -> tuple[Offered, ...]:

@@ -7,6 +7,7 @@ resolved late, when a server is started, and their values are never kept.
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     url: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     enabled: bool = True
+
+    def spelled(self) -> str:
+        """Its command or address, as the file has it: references stay what they are."""
+        return self.url or shlex.join([self.command or "", *self.args])
 
     def target(self, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
         """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
@@ -111,7 +116,7 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
 def read_file(path: Path, source: str = "mcp.json") -> tuple[list[Entry], list[Problem]]:
     """The servers of one file, whatever its dialect."""
     try:
-        document = _load(path)
+        document = parse(path.read_text(encoding="utf-8"), path.suffix)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}")]
     entries: list[Entry] = []
@@ -124,9 +129,9 @@ def read_file(path: Path, source: str = "mcp.json") -> tuple[list[Entry], list[P
     return entries, problems
 
 
-def _load(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    match path.suffix:
+def parse(text: str, suffix: str) -> Any:
+    """What a file of this kind says; ValueError if it cannot be read."""
+    match suffix:
         case ".toml":
             return tomllib.loads(text)
         case ".yaml" | ".yml":
@@ -134,7 +139,10 @@ def _load(path: Path) -> Any:
                 import yaml
             except ImportError:
                 raise ValueError("reading YAML needs the yaml library: pip install pyyaml") from None
-            return yaml.safe_load(text)
+            try:
+                return yaml.safe_load(text)
+            except yaml.YAMLError as exc:
+                raise ValueError(str(exc)) from None
         case _:
             return json.loads(_without_comments(text))
 

@@ -17,13 +17,19 @@ _MOST_WORDS: Final = 2000  # of one tool: a longer text is no better a match
 _MOST_CHARS: Final = 20_000
 _MOST_ASKED: Final = 64
 
+_EMPTY: Final = frozenset(
+    ("a", "an", "and", "are", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the", "this",
+     "to", "with", "you")
+)  # fmt: skip
+
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, of names written together too, without the endings of plurals."""
-    return [_stem(one.lower()) for one in _WORD.findall(_HUMP.sub(" ", text[:_MOST_CHARS]))]
+    """The words of a text that say something, of names written together too, without the endings of plurals."""
+    found = (one.lower() for one in _WORD.findall(_HUMP.sub(" ", text[:_MOST_CHARS])))
+    return [_stem(one) for one in found if one not in _EMPTY]
 
 
 def _stem(word: str) -> str:
@@ -35,8 +41,10 @@ def _stem(word: str) -> str:
 class Index:
     """The words of some tools."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], servers: Sequence[str] = ()) -> None:
         counts = [_counted(one) for one in tools]
+        for count, server in zip(counts, servers, strict=False):
+            count.update(words(server))
         self._sizes = [sum(one.values()) for one in counts]
         self._mean = sum(self._sizes) / len(counts) if counts else 0.0
         self._places: dict[str, list[tuple[int, int]]] = {}

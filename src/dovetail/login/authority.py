@@ -18,8 +18,8 @@ from dovetail.auth.server.issuing import Issuing, OwnTokens
 from dovetail.auth.server.store import Client, Shelf, Store
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, failure
-from dovetail.login.errands import Errands
 from dovetail.login.sqlite import SqliteStore
+from dovetail.login.unattended import Unattended
 from dovetail.login.web import is_public
 from dovetail.protocol.http import LOOPBACK, Gate, Refusal, collect
 from dovetail.protocol.principal import Principal
@@ -105,7 +105,7 @@ class AuthorizationServer:
         self._path = parts.path.rstrip("/")
         self._resources = tuple(resources)
         self._gate = Gate(allowed_hosts, (), issuer)
-        self._errands = Errands(strangers=is_public, stranger_size=_CLIENT_DOCUMENT, grant=self._grant)
+        self._unattended = Unattended(strangers=is_public, stranger_size=_CLIENT_DOCUMENT, grant=self._grant)
 
     # For servers of the same process
 
@@ -186,7 +186,7 @@ class AuthorizationServer:
         return path
 
     async def _run(self, flow: Flow[Any]) -> Any:
-        return await self._errands.run(flow, threaded=self._threaded)
+        return await self._unattended.run(flow, threaded=self._threaded)
 
     async def _grant(self, wish: Any) -> str | None:
         """The subject of a user, if the password is theirs."""
@@ -211,7 +211,7 @@ class AuthorizationServer:
 
     async def close(self) -> None:
         """Let go of connections and of the file."""
-        await self._errands.close()
+        await self._unattended.close()
         if isinstance(self._store, SqliteStore):
             self._store.close()
 

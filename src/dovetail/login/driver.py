@@ -19,7 +19,7 @@ from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
 from dovetail.errors import LoginFailed, clip
-from dovetail.login.errand import Errand, NobodyCame, Settings, given
+from dovetail.login.attended import Attended, NobodyCame, Settings, given
 from dovetail.login.stores import Store, store_for
 from dovetail.login.web import Web
 from dovetail.transports.fetch import Fetcher
@@ -102,6 +102,16 @@ class Driver:
         """Wait for a renewal under way: the token that is being replaced is of no use any more."""
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
+
+    async def log_out(self) -> bool:
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told."""
+        login = await self._stored()
+        await asyncio.to_thread(self._store.delete, self._url)
+        self._login = None
+        try:
+            return login is not None and await self._drive(tokens.revoke(login))
+        except LoginFailed:
+            return False
 
     # What is kept
 
@@ -217,7 +227,7 @@ class Driver:
     # What a flow asks
 
     async def _drive(self, flow: Flow[Any]) -> Any:
-        errand = Errand(self._settings, self._make_web())
+        attended = Attended(self._settings, self._make_web())
         try:
             answer: Any = None
             while True:
@@ -225,9 +235,9 @@ class Driver:
                     wish = flow.send(answer)
                 except StopIteration as done:
                     return done.value
-                answer = await errand.grant(wish)
+                answer = await attended.grant(wish)
         finally:
-            await errand.close()
+            await attended.close()
 
 
 class Work:

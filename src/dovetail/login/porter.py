@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from dovetail.auth.guard import Guard, Head, guard_for
 from dovetail.auth.place import Place, host_name, public, seen
-from dovetail.login.errands import Errands
+from dovetail.login.unattended import Unattended
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
 from dovetail.transports.request import Request
@@ -21,7 +21,7 @@ class Porter:
         self._guard = guard
         self._path = "/" + path.strip("/")
         self._place = None if public_url is None else public(public_url, self._path)
-        self._errands = Errands()
+        self._unattended = Unattended()
 
     def document(self, path: str, request: Request) -> bytes | None:
         """The metadata, at the paths where clients look for it."""
@@ -48,7 +48,7 @@ class Porter:
             resource=place.resource,
             metadata=place.metadata,
         )
-        return await self._errands.run(self._guard.admit(head))
+        return await self._unattended.run(self._guard.admit(head))
 
     def _placed(self, request: Request) -> Place:
         if self._place is not None:
@@ -60,7 +60,7 @@ class Porter:
 
     async def close(self) -> None:
         """Let go of the connections."""
-        await self._errands.close()
+        await self._unattended.close()
 
 
 def porter_for(auth: Any, path: str, public_url: str | None, allowed_hosts: Collection[str]) -> Porter:

@@ -76,6 +76,10 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             self._place(key).unlink()
 
+    def all(self) -> list[bytes]:
+        """Everything that is kept."""
+        return [place.read_bytes() for place in sorted(self._folder.glob("*.json"))]
+
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
         """Held by one at a time, here and in other processes.

@@ -3,6 +3,7 @@
 Composed when it is registered; where there is none, nothing of this is called.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -17,6 +18,19 @@ def around(middleware: Iterable[Middleware], work: Call) -> Call:
     for function in reversed([*middleware]):
         work = _link(function, work)
     return work
+
+
+def checked(function: Middleware) -> Middleware:
+    """The function, if it can stand around a request; otherwise every single one would fail."""
+    plain = inspect.unwrap(function) if callable(function) else function
+    try:
+        inspect.signature(plain).bind(None, None)
+    except (TypeError, ValueError):
+        raise TypeError(f"{function!r} is no middleware: it takes two arguments, (exchange, proceed)") from None
+    named = inspect.isfunction(plain) and plain.__name__ != "<lambda>"  # which may pass on what is awaited
+    if named and not inspect.iscoroutinefunction(plain):
+        raise TypeError(f"{plain.__qualname__} is no middleware: it has to be `async def`, and await proceed(exchange)")
+    return function
 
 
 def _link(function: Middleware, inner: Call) -> Call:

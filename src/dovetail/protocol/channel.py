@@ -7,7 +7,7 @@ nothing of what the messages mean beyond that.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from dovetail.errors import TransportError
+from dovetail.errors import TransportError, clip
 from dovetail.wire import jsonrpc
 from dovetail.wire.incoming import Incoming
 from dovetail.wire.jsonrpc import Id
@@ -24,10 +24,25 @@ class Request(Struct, eq=False):
     body: bytes
     headers: Headers = ()
     stateless: bool = False
+    params: Any = None
+
+    @property
+    def step(self) -> str:
+        """What it is for, in an error."""
+        return step(self.method, self.params)
 
     def cancellation(self, reason: str) -> bytes:
         """The notice that its answer is no longer wanted. spec: cancellation#cancellation-flow"""
         return jsonrpc.notice("notifications/cancelled", {"requestId": self.id, "reason": reason})
+
+
+def step(method: str, params: Any) -> str:
+    """A request as an error names it: the method, and which tool, prompt or resource it is about."""
+    given: dict[str, Any] = params if type(params) is dict else {}
+    if type(given.get("ref")) is dict:  # of completion/complete
+        given = given["ref"]
+    about = given.get("name") or given.get("uri")
+    return f"{method} {clip(about, 200)}" if isinstance(about, str) else method
 
 
 class Inbox(Protocol):
@@ -114,6 +129,10 @@ class Channel(Protocol):
         """The same server by an older transport, where there is one to fall back to."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """What is known that helps to understand a failure: `exit_code`, `stderr`."""
+    def advice(self) -> str | None:
+        """What to try if the server ended before it could be used."""
+        ...
+
+    def facts(self, since: float | None = None) -> dict[str, Any]:
+        """What is known that helps to understand a failure: `exit_code`, `stderr`; of words, those since a time."""
         ...

@@ -26,8 +26,9 @@ _SHOWN: Final = 64
 _OPEN: Final = "=?base64?"
 _CLOSE: Final = "?="
 _LEGAL: Final = re.compile(r"[\t -~]*")
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_INTEGER: Final = re.compile(r"(-?[0-9]{1,16})(?:\.0+)?")
+# Compiled by the first tool that mirrors arguments in headers.
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_INTEGER: Final = r"(-?[0-9]{1,16})(?:\.0+)?"
 
 _PRIMITIVES: Final = ("string", "integer", "boolean")
 # Keywords whose value maps free names to schemas, and keywords whose value is data and holds no schema at all.
@@ -133,7 +134,7 @@ def _annotated(path: tuple[str, ...] | None, node: Mapping[str, Any]) -> HeaderP
     name, kind = node[ANNOTATION], node.get("type")
     if not path:
         raise ValueError(f"{ANNOTATION} {_quoted(name)} is not on a property reached through `properties` alone")
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(_TOKEN, name):
         raise ValueError(f"{_where(path)}: {ANNOTATION} {_quoted(name)} is not an HTTP field-name token")
     # A list of types, or a union with null, is refused too: other clients hide a tool that has one.
     if kind not in _PRIMITIVES:
@@ -198,7 +199,7 @@ def _compare(name: str, text: str, value: Any) -> None:
     except ValueError as fault:
         raise HeaderMismatch(f"Header mismatch: {fault}") from None
     # Integers are compared as numbers. spec: streamable-http#server-validation
-    number = None if isinstance(value, str | bool) else _INTEGER.fullmatch(text)
+    number = None if isinstance(value, str | bool) else re.fullmatch(_INTEGER, text)
     if text != expected and (number is None or int(number[1]) != int(expected)):
         raise HeaderMismatch(
             f"Header mismatch: {name} says '{clip(text, _SHOWN)}', the body '{clip(expected, _SHOWN)}'"

@@ -106,5 +106,8 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 def _positive(limits: Struct) -> None:
     for name in limits.__struct_fields__:
-        if not getattr(limits, name) >= 0:
+        value = getattr(limits, name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"the limit {name} must be a number, not {value!r}")
+        if not value >= 0:
             raise ValueError(f"the limit {name} must not be negative")

@@ -11,13 +11,14 @@ from typing import Any, Self
 class Principal(str):
     """Who is calling, and what they may do."""
 
-    __slots__ = ("claims", "client_id", "issuer", "scopes", "subject")
+    __slots__ = ("claims", "client_id", "expires_at", "issuer", "scopes", "subject")
 
     subject: str
     issuer: str | None
     client_id: str | None
     scopes: frozenset[str]
     claims: Mapping[str, Any]
+    expires_at: float | None
 
     def __new__(
         cls,
@@ -27,8 +28,12 @@ class Principal(str):
         client_id: str | None = None,
         scopes: Iterable[str] = (),
         claims: Mapping[str, Any] | None = None,
+        expires_at: float | None = None,
     ) -> Self:
-        """A program that acts for itself has a client_id and an empty subject."""
+        """A program that acts for itself has a client_id and an empty subject.
+
+        expires_at: when what it was proved by ends, in seconds since the epoch; None if that is not known.
+        """
         if not subject and not client_id:
             raise ValueError("a principal needs a subject, or the client_id of a program")
         made = super().__new__(cls, _key(subject, issuer, client_id or ""))
@@ -37,14 +42,19 @@ class Principal(str):
         made.client_id = client_id
         made.scopes = frozenset((scopes,) if isinstance(scopes, str) else scopes)
         made.claims = dict(claims or {})
+        made.expires_at = expires_at
         return made
 
     def with_scopes(self, scopes: Iterable[str]) -> Self:
         """The same one, with these scopes."""
         made = super().__new__(type(self), str(self))
         made.subject, made.issuer, made.client_id = self.subject, self.issuer, self.client_id
-        made.scopes, made.claims = frozenset(scopes), self.claims
+        made.scopes, made.claims, made.expires_at = frozenset(scopes), self.claims, self.expires_at
         return made
+
+    def lasts(self, now: float) -> float | None:
+        """Seconds until it has to be proved anew; None if that is not known."""
+        return None if self.expires_at is None else max(0.0, self.expires_at - now)
 
     def __repr__(self) -> str:
         return f"Principal({str(self)!r})"

@@ -42,9 +42,9 @@ class Probe:
 
     # What came back from a discovery
 
-    def discovered(self, result: DiscoverResult) -> None:
-        """The server speaks the stateless era, and says which revisions."""
-        self._choose(result.supported_versions, None)
+    def discovered(self, result: DiscoverResult, *, settles: bool = True) -> None:
+        """The server speaks the stateless era, and says which revisions; unless that settles it, it is asked again."""
+        self._choose(result.supported_versions, None if settles else DISCOVER)
 
     def refused(self, code: int, data: Any) -> bool:
         """An error response to a discovery; whether it tells what to do, which only a stateless server's does."""
@@ -66,6 +66,10 @@ class Probe:
                 hint="leave out era= and revision=, or name a handshake revision"
             )
         self.send, self.revision = INITIALIZE, self._handshake[-1]
+
+    def insist(self) -> None:
+        """The server has shown that it speaks the stateless era: nothing else is tried any more."""
+        self._handshake = ()
 
     # What came back from initialize
 

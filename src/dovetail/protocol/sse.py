@@ -30,19 +30,17 @@ class Event:
     retry: int | None = None
 
 
-def event(payload: bytes, *, id: str | None = None, name: str | None = None, retry: int | None = None) -> bytes:
+def event(payload: bytes, id: str | None = None, *, name: str | None = None, retry: int | None = None) -> bytes:
     """Write one event; an empty payload still makes an event, which is how a stream hands out its first id."""
-    parts: list[bytes] = []
-    if id is not None:
-        parts += (b"id: ", _one_line("id", id), b"\n")
-    if name is not None:
-        parts += (b"event: ", _one_line("event", name), b"\n")
-    if retry is not None:
-        parts += (b"retry: ", _digits(retry), b"\n")
     # The format cannot tell line ends apart: they all arrive as LF, which JSON reads as the same white space.
     if b"\n" in payload or b"\r" in payload:
         payload = _LINE_END.sub(b"\ndata: ", payload)
-    return b"".join((*parts, b"data: ", payload, b"\n\n"))
+    head = b"" if id is None else b"id: %b\n" % _one_line("id", id)
+    if name is not None:
+        head += b"event: %b\n" % _one_line("event", name)
+    if retry is not None:
+        head += b"retry: %b\n" % _digits(retry)
+    return b"".join((head, b"data: ", payload, b"\n\n"))
 
 
 def comment(text: str = "") -> bytes:

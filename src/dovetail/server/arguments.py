@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from dovetail.errors import ParseError, clip
+from dovetail.server.schema import read_as
 from dovetail.wire.codec import decode
 
 MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
@@ -33,6 +34,12 @@ _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
 )
 
 Schema = Mapping[str, Any]
+
+
+class Stranger(str):
+    """A line about members that nobody knows: readers of values pass over these."""
+
+    __slots__ = ()
 
 
 class _Place(NamedTuple):
@@ -91,7 +98,7 @@ def _mended(place: _Place, value: Any) -> Any:
         if found is None or not any(_allows(schema, found[0]) for schema in schemas):
             return value
         return _mended(place._replace(depth=place.depth + 1), found[0])
-    schema = next(iter(_fitting(schemas, value)), None)
+    schema = next(iter(fitting(schemas, value)), None)
     if schema is None or not isinstance(value, (dict, list)):
         return value
     return _mended_members(place._replace(schema=schema), cast("dict[str, Any] | list[Any]", value))
@@ -121,15 +128,15 @@ def _misfits(place: _Place, value: Any) -> Iterator[str]:
     schemas = _open(place)
     if not schemas or place.depth > _MAX_DEPTH:
         return
-    fitting = _fitting(schemas, value)
-    if not fitting:
+    found = fitting(schemas, value)
+    if not found:
         yield f"`{place.path}`: expected {_alternatives(schemas)}, got `{_type_name(value)}`"
-    elif len(fitting) == 1 or place.branches >= _MAX_BRANCHES:
-        yield from _inside(place._replace(schema=fitting[0]), value)
+    elif len(found) == 1 or place.branches >= _MAX_BRANCHES:
+        yield from _inside(place._replace(schema=found[0]), value)
     else:
         # Each alternative may branch again, so the effort grows with the power of how often it has.
         branched = place._replace(branches=place.branches + 1)
-        yield from min(([*_inside(branched._replace(schema=schema), value)] for schema in fitting), key=len)
+        yield from min(([*_inside(branched._replace(schema=schema), value)] for schema in found), key=len)
 
 
 def _inside(place: _Place, value: Any) -> Iterator[str]:
@@ -143,11 +150,37 @@ def _inside(place: _Place, value: Any) -> Iterator[str]:
     for keyword, words, holds in _BOUNDS:
         if keyword in schema and not holds(measure, schema[keyword]):
             yield f"`{place.path}`: {words} {schema[keyword]}"
+    if isinstance(value, str) and (why := _ill_formed(schema, value)):
+        yield f"`{place.path}`: {why}"
     if isinstance(value, list):
         for at, item in enumerate(cast("list[Any]", value)):
             yield from _misfits(place.inner(_item_schema(schema, at), f"[{at}]"), item)
     elif isinstance(value, dict):
         yield from _inside_object(place, cast("dict[str, Any]", value))
+
+
+def _ill_formed(schema: Schema, value: str) -> str:
+    """What is wrong with a text that stands for something else, such as a date; empty if nothing is."""
+    if "format" not in schema and "contentEncoding" not in schema:
+        return ""
+    import datetime
+    import decimal
+    import uuid
+
+    kinds = {
+        "date-time": datetime.datetime,
+        "date": datetime.date,
+        "time": datetime.time,
+        "duration": datetime.timedelta,
+        "uuid": uuid.UUID,
+        "decimal": decimal.Decimal,
+        "base64": bytes,
+    }
+    try:
+        read_as(kinds.get(schema.get("format") or schema.get("contentEncoding", ""), str), value)
+    except ValueError as exc:
+        return str(exc)
+    return ""
 
 
 def _inside_object(place: _Place, value: dict[str, Any]) -> Iterator[str]:
@@ -159,7 +192,7 @@ def _inside_object(place: _Place, value: dict[str, Any]) -> Iterator[str]:
         unknown = [name for name in value if name not in properties]
         unused = [name for name in properties if name not in value][:MAX_NAMES]
         if unknown:
-            yield f"`{place.path}`: unknown {listed(unknown, unused)}"
+            yield Stranger(f"`{place.path}`: unknown {listed(unknown, unused)}")
     for name, member in value.items():
         yield from _misfits(place.inner(_member_schema(place.schema, name), f".{clip(name, MAX_NAME)}"), member)
 
@@ -182,7 +215,7 @@ def _open(place: _Place) -> list[Schema]:
     return []
 
 
-def _fitting(schemas: Sequence[Schema], value: Any) -> list[Schema]:
+def fitting(schemas: Sequence[Schema], value: Any) -> list[Schema]:
     """The alternatives of the right type; of several kinds of object, those whose tag the value has."""
     found = [schema for schema in schemas if _allows(schema, value)]
     if len(found) > 1 and isinstance(value, dict):

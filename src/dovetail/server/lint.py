@@ -10,6 +10,7 @@ from typing import Final
 from dovetail.protocol.profiles import AS_PUBLISHED, RULES, refusals
 from dovetail.server import docstrings
 from dovetail.server.tool import Tool
+from dovetail.wire import tools
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
 
@@ -33,27 +34,33 @@ class ToolReport(Struct, frozen=True):
 
 def report(tool: Tool, rules: Sequence[str] = ()) -> ToolReport:
     """A tool held against some rule sets; if none is named, against those a published schema meets."""
-    rules = rules or AS_PUBLISHED
+    found = declared(tool.declaration, rules or AS_PUBLISHED)
+    return ToolReport(found.name, found.tokens, [*found.findings, *_stray(tool)])
+
+
+def declared(shown: tools.Tool, rules: Sequence[str]) -> ToolReport:
+    """A tool as it is published, of whatever server, held against some rule sets."""
     if unknown := [one for one in rules if one not in RULES]:
         raise ValueError(f"no rule set is called {', '.join(unknown)}; there are {', '.join(RULES)}")
-    shown = tool.declaration
     told = {"name": shown.name, "description": shown.description or "", "input_schema": shown.input_schema}
     findings = [
         Finding(about, text)
         for about in rules
         for text in refusals(about, shown.name, shown.description, shown.input_schema)
     ]
-    return ToolReport(shown.name, -(-len(encode(told)) // _BYTES_A_TOKEN), [*findings, *_words(tool)])
+    return ToolReport(shown.name, -(-len(encode(told)) // _BYTES_A_TOKEN), [*findings, *_words(shown)])
 
 
-def _words(tool: Tool) -> Iterator[Finding]:
-    shown = tool.declaration
+def _words(shown: tools.Tool) -> Iterator[Finding]:
     if not shown.description:
         yield Finding("words", "the tool has no description")
-    properties = shown.input_schema.get("properties", {})
-    for name, schema in properties.items():
+    for name, schema in shown.input_schema.get("properties", {}).items():
         if not schema.get("description") and "$ref" not in schema:
             yield Finding("words", f"`{name}` has no description")
+
+
+def _stray(tool: Tool) -> Iterator[Finding]:
+    properties = tool.declaration.input_schema.get("properties", {})
     for name in docstrings.read(inspect.getdoc(tool.runner.function)).parameters:
         if name not in properties and name not in inspect.signature(tool.runner.function).parameters:
             yield Finding("words", f"the docstring describes `{name}`, which is no parameter")

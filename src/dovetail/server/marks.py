@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, Unpack, overload
 
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,6 +102,7 @@ def _marking(kind: str, function: Any, options: dict[str, Any]) -> Any:
 
 
 def _marked(function: F, mark: Mark) -> F:
+    check_options(mark.kind, mark.options)
     target: Any = getattr(function, "__func__", function)  # under a staticmethod or classmethod
     setattr(target, _MARK, (*getattr(target, _MARK, ()), mark))
     return function

@@ -10,8 +10,40 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from dovetail.server.foreign import Misfits
+
+
+class _Closed(GenerateJsonSchema):
+    """Writes pydantic's schemas, closing what would pass over members it does not know without having been told to."""
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        return self._closed(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        return self._closed(super().dataclass_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        return self._closed(super().typed_dict_schema(schema), schema.get("cls"))
+
+    def _closed(self, written: dict[str, Any], kind: Any) -> dict[str, Any]:
+        if self.mode == "validation" and "properties" in written and _knows_all(kind):
+            written.setdefault("additionalProperties", False)
+        return written
+
+
+def _knows_all(kind: Any) -> bool:
+    """Whether the schema names every member that would be read: no aliases, and no code of the author's before."""
+    config: Any = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", None) or {}
+    fields: Any = getattr(kind, "__pydantic_fields__", None) or {}
+    decorators = getattr(kind, "__pydantic_decorators__", None)
+    validators: Any = decorators.model_validators.values() if decorators is not None else ()
+    return (
+        config.get("extra") is None
+        and not any(field.validation_alias is not None for field in fields.values())
+        and not any(one.info.mode != "after" for one in validators)
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -30,7 +62,8 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 def schema(kind: Any, *, output: bool) -> dict[str, Any]:
     """The JSON Schema of a type, as arguments or as a result."""
     try:
-        return adapter(kind).json_schema(mode="serialization" if output else "validation")
+        mode = "serialization" if output else "validation"
+        return adapter(kind).json_schema(mode=mode, schema_generator=_Closed)
     except PydanticUserError as exc:
         raise TypeError(str(exc).splitlines()[0]) from None
 

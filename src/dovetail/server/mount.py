@@ -71,6 +71,14 @@ class Place(Protocol):
     def changed(self, *lists: str) -> None: ...
 
 
+def leads_to(server: Place, other: Place) -> bool:
+    """Whether a server is another one, or has it mounted, itself or through others of this process."""
+    if server is other:
+        return True
+    inside = server.mounts.local() if server.mounts is not None else ()
+    return any(leads_to(one, other) for one in inside)
+
+
 class Mount:
     """One server mounted on another."""
 
@@ -125,6 +133,10 @@ class Mounts:
 
         self._server.changed("tools", "resources", "prompts")
         return unmount
+
+    def local(self) -> list[Place]:
+        """Those of this process."""
+        return [mount.target.server for mount in self._mounts if isinstance(mount.target, Local)]
 
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
@@ -356,37 +368,37 @@ class Local:
 
     def __init__(self, server: Place) -> None:
         self.name = server.name
-        self._server = server
+        self.server = server
 
     async def start(self) -> None:
         """Enter its lifespan."""
-        await self._server.start()
+        await self.server.start()
 
     async def stop(self) -> None:
         """Leave it."""
-        await self._server.stop()
+        await self.server.stop()
 
     def capabilities(self) -> ServerCapabilities:
         """What it offers."""
-        return self._server.capabilities()
+        return self.server.capabilities()
 
     async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         """What it has, and what is mounted on it."""
-        mounts = self._server.mounts
-        return self._server.own(kind, exchange) if mounts is None else await mounts.listed(kind, exchange)
+        mounts = self.server.mounts
+        return self.server.own(kind, exchange) if mounts is None else await mounts.listed(kind, exchange)
 
     async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
         """Whether it has it."""
-        mounts = self._server.mounts
-        return self._server.has(kind, name) or (mounts is not None and await mounts.holds(kind, name, exchange))
+        mounts = self.server.mounts
+        return self.server.has(kind, name) or (mounts is not None and await mounts.holds(kind, name, exchange))
 
     async def serve(self, exchange: Exchange) -> Result | bytes:
         """Its own work, with its own middleware around it."""
-        return await self._server.work_on(exchange)
+        return await self.server.work_on(exchange)
 
     def follow(self, hear: Hear) -> Callable[[], None]:
         """Hear of its changes."""
-        return self._server.changes.follow(hear)
+        return self.server.changes.follow(hear)
 
     async def subscribed(self, uris: list[str]) -> Callable[[], None]:
         """Everything is heard of anyway."""

@@ -11,7 +11,7 @@ from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -79,15 +79,12 @@ class Offers:
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Register a tool; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("tool", options)
         tool = Tool(function, **rest)
         if self._profile is not None:
             from dovetail.protocol.profiles import fitted
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
-        if self._shelf is not None:
-            tool.output = self._shelf.around(tool.output)
         self._register("tool", tool.name, tool, access)
 
     def remove_tool(self, name: str) -> None:
@@ -112,9 +109,10 @@ class Offers:
 
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("resource", options)
         if "{" in uri:
+            if rest.pop("size", None) is not None:
+                raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
             template = ResourceTemplate(function, uri, **rest)
             self._register("resource template", uri, template, access)
         else:
@@ -138,8 +136,7 @@ class Offers:
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Register a prompt; options as for the decorator."""
-        _known_keys(options.get("meta"))
-        access, rest = _split(options)
+        access, rest = _split("prompt", options)
         prompt = Prompt(function, **rest)
         self._register("prompt", prompt.declaration.name, prompt, access)
 
@@ -148,13 +145,26 @@ class Offers:
         self._unregister("prompt", name)
 
     def complete(self, of: str, argument: str) -> Callable[[F], F]:
-        """Suggest values for an argument of a prompt (by name) or of a template (by its URI)."""
+        """Suggest values for an argument of a prompt (by name) or of a template (by its URI), registered before."""
+        self._check_completable(of, argument)
 
         def register(function: F) -> F:
             self._completers[of, argument] = Completer(function)
             return function
 
         return register
+
+    def _check_completable(self, of: str, argument: str) -> None:
+        from dovetail.server.arguments import listed
+
+        holders = self._all["prompt"] | self._all["resource template"]
+        if of not in holders:
+            raise ValueError(
+                f"no prompt or template is called {listed([of], holders)}; register it before its completions"
+            )
+        names = holders[of].signature.parameters
+        if argument not in names:
+            raise ValueError(f"{of} has no argument {listed([argument], names)}")
 
     def add(self, source: Any, *, prefix: str = "") -> None:
         """Offer what a module, an object or a function has: what is marked with `tool`, `resource` or `prompt`, or,
@@ -193,7 +203,7 @@ class Offers:
         from dovetail.server.offload import TEMPLATE, Shelf
 
         shelf = Shelf(policy)
-        self.add_resource(shelf.read, TEMPLATE, name="result", description="A result too large to send.")
+        self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
         return shelf
 
     def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:
@@ -305,8 +315,10 @@ class Offers:
         )
 
 
-def _split(options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
+def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
     """The rule of who may use it, None for everyone, and the other options."""
+    check_options(kind, options)
+    _known_keys(options.get("meta"))
     rest = dict(options)
     scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
     if not scopes and visible is None:

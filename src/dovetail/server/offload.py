@@ -1,15 +1,17 @@
 """Offloading: what is too large for a conversation stays here, and the result links to it.
 
-Opt-in by `Server(offload=Offload())`. Kept in the memory of this process, for a while, under names nobody can guess.
+Opt-in by `Server(offload=Offload())`. Kept in the memory of this process, for a while, under names nobody can guess,
+for the principal whose call it came of and for no other.
 """
 
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Final
 
 from dovetail.errors import ResourceNotFound
-from dovetail.server.content import Output, ToolResult
+from dovetail.protocol.principal import Principal
+from dovetail.server.context import Context
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -19,7 +21,7 @@ from dovetail.wire.content import (
     ResourceLink,
     TextContent,
 )
-from dovetail.wire.shape import UNSET, Struct, replace
+from dovetail.wire.shape import UNSET, Result, Struct, replace
 from dovetail.wire.tools import CallToolResult
 
 TEMPLATE: Final = "results://kept/{key}"
@@ -35,62 +37,66 @@ class Offload(Struct, frozen=True, kw_only=True):
     memory: int = 64_000_000  # characters kept in all; beyond that the oldest go
 
 
+class Kept(Struct, frozen=True):
+    """One block that was kept back."""
+
+    until: float
+    size: int
+    owner: Principal | None
+    contents: ResourceContents
+
+
 class Shelf:
     """What is kept."""
 
     def __init__(self, policy: Offload) -> None:
         self._policy = policy
-        self._kept: OrderedDict[str, tuple[float, int, ResourceContents]] = OrderedDict()
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._size = 0
 
-    def around(self, output: Output) -> Output:
-        """The same output, with large blocks kept back.
+    def lighten(self, result: Result, owner: Principal | None, *, published: bool) -> Result:
+        """The same result, with large blocks kept back for its owner.
 
         A published schema is kept: the structured value travels whole, and only its text becomes a link.
         """
-        inner = output.shape
+        if not isinstance(result, CallToolResult) or result.is_error:
+            return result
+        content = [smaller for block in result.content for smaller in self._smaller(block, owner)]
+        if content == result.content:
+            return result
+        return replace(result, content=content, structured_content=result.structured_content if published else UNSET)
 
-        def shape(value: Any) -> ToolResult:
-            result = inner(value)
-            if not isinstance(result, CallToolResult) or result.is_error:
-                return result
-            content = [smaller for block in result.content for smaller in self._smaller(block)]
-            if content == result.content:
-                return result
-            structured = UNSET if output.schema is None else result.structured_content
-            return replace(result, content=content, structured_content=structured)
-
-        return Output(output.schema, shape)
-
-    def read(self, key: str) -> ResourceContents:
-        """What was kept under a key; ResourceNotFound when its time is over."""
+    def fetch(self, key: str, ctx: Context) -> ResourceContents:
+        """What was kept under a key; ResourceNotFound when its time is over, and for everyone but its owner."""
         self._forget()
-        if key not in self._kept:
+        kept = self._kept.get(key)
+        if kept is None or kept.owner != ctx.principal:
             raise ResourceNotFound(TEMPLATE.replace("{key}", key))
-        return self._kept[key][2]
+        return kept.contents
 
-    def _smaller(self, block: ContentBlock) -> list[ContentBlock]:
+    def _smaller(self, block: ContentBlock, owner: Principal | None) -> list[ContentBlock]:
         match block:
             case TextContent() if len(block.text) > self._policy.text:
                 kind = "application/json" if block.text[:1] in "{[" else "text/plain"
-                link = self._keep(ResourceContents(uri="", mime_type=kind, text=block.text), len(block.text))
+                link = self._keep(ResourceContents(uri="", mime_type=kind, text=block.text), len(block.text), owner)
                 rest = len(block.text) - self._policy.preview
                 told = f"{block.text[: self._policy.preview]}…\n\n[{rest} more characters at {link.uri}]"
                 return [replace(block, text=told), link]
             case ImageContent() | AudioContent() if len(block.data) > self._policy.binary:
                 kept = ResourceContents(uri="", mime_type=block.mime_type, blob=block.data)
-                return [self._keep(kept, len(block.data))]
+                return [self._keep(kept, len(block.data), owner)]
             case EmbeddedResource(resource=resource):
                 size, text = len(resource.text or resource.blob or ""), resource.text is not None
                 large = size > (self._policy.text if text else self._policy.binary)
-                return [self._keep(resource, size)] if large else [block]
+                return [self._keep(resource, size, owner)] if large else [block]
             case _:
                 return [block]
 
-    def _keep(self, contents: ResourceContents, size: int) -> ResourceLink:
+    def _keep(self, contents: ResourceContents, size: int, owner: Principal | None) -> ResourceLink:
         key = secrets.token_urlsafe(16)
         uri = TEMPLATE.replace("{key}", key)
-        self._kept[key] = (time.monotonic() + self._policy.seconds, size, replace(contents, uri=uri))
+        until = time.monotonic() + self._policy.seconds
+        self._kept[key] = Kept(until, size, owner, replace(contents, uri=uri))
         self._size += size
         self._forget()
         raw = size if contents.blob is None else size * 3 // 4
@@ -99,8 +105,8 @@ class Shelf:
     def _forget(self) -> None:
         now = time.monotonic()
         while self._kept:
-            key, (until, size, _) = next(iter(self._kept.items()))
-            if until > now and self._size <= self._policy.memory:
+            key, oldest = next(iter(self._kept.items()))
+            if oldest.until > now and self._size <= self._policy.memory:
                 return
             del self._kept[key]
-            self._size -= size
+            self._size -= oldest.size

@@ -65,6 +65,23 @@ class ResourceOptions(PromptOptions, total=False):
     cache: Lifetime | None
 
 
+_SHAPES: Final[dict[str, Any]] = {"tool": ToolOptions, "prompt": PromptOptions, "resource": ResourceOptions}
+_KEPT: Final = ": how long clients keep lists is said by Server(cache=...); dovetail.middleware.Caching keeps results"
+_ELSEWHERE: Final = {("tool", "cache"): _KEPT, ("prompt", "cache"): _KEPT}
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse a name that is no option of a tool, a resource or a prompt, with the one that may have been meant."""
+    known = _SHAPES[kind].__annotations__
+    unknown = [name for name in options if name not in known]
+    if not unknown:
+        return
+    from dovetail.server.arguments import listed  # only the mistaken pay for it
+
+    hint = _ELSEWHERE.get((kind, unknown[0]), "")
+    raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
+
+
 def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
     """The `_meta` of a declaration: the author's, with tags and version where there are any."""
     if isinstance(tags, str):

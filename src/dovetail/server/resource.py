@@ -1,13 +1,16 @@
 """Resource and ResourceTemplate: functions compiled at registration that give contents for a URI."""
 
+import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from dovetail.server.binding import bound
 from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 
 
 class Resource:
@@ -37,6 +40,7 @@ class Resource:
         reveal: Collection[type[Exception]] = (),
         enabled: bool = True,
     ) -> None:
+        _check_uri(uri)
         self.signature, self.runner = bound(
             function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
         )
@@ -90,6 +94,7 @@ class ResourceTemplate:
     ) -> None:
         from dovetail.server.templates import Template  # only servers with templates pay for it
 
+        _check_uri(uri)
         self.template = Template(uri)
         self.signature, self.runner = bound(
             function, lax=True, timeout=timeout, limit=limit, inline=inline, reveal=reveal
@@ -115,3 +120,8 @@ class ResourceTemplate:
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
+
+
+def _check_uri(uri: str) -> None:
+    if not _SCHEME.match(uri):
+        raise ValueError(f"{uri!r} is no URI: it begins with a scheme, as `notes://today` does")

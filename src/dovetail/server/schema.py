@@ -1,7 +1,7 @@
 """What an annotation means in JSON: its schema, how JSON becomes its value, how a value becomes JSON.
 
 The one place that decides how a type is bound; signatures, results and forms only ask. Refuses to know who asks.
-Invariant: what `read_as` accepts is what `schemas_of` describes.
+Invariant: what `read_as` accepts is what `schemas_of` describes, but for members no field has: `closing` sees those.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
 
-_PLACE: Final = re.compile(r" - at (`key` in )?`\$([^`]*)`$")
-_ECHO: Final = re.compile(r"Invalid (?:enum )?value (?=['\"\d-])")
+# Compiled by the first argument that does not fit.
+_PLACE: Final = r" - at (`key` in )?`\$([^`]*)`$"
+_ECHO: Final = r"Invalid (?:enum )?value (?=['\"\d-])"
 _TABLES: Final = frozenset(("pandas", "polars", "numpy"))
 _MAY_HOLD_FLOATS: Final = frozenset((float, dict, list, tuple))
 UNIONS: Final = (types.UnionType, vars(typing)["Union"])  # `|` makes either, by its operands
@@ -157,10 +158,10 @@ def is_path(kind: Any) -> bool:
 def reason(exc: msgspec.ValidationError, root: str = "", options: Collection[str] = ()) -> str:
     """One line: where and why. Never the value, which may be long or secret."""
     text = str(exc)
-    place = _PLACE.search(text)
+    place = re.search(_PLACE, text)
     why = text[: place.start()] if place else text
     path = place[2] if place else ""
-    if _ECHO.match(why):
+    if re.match(_ECHO, why):
         listed = ", ".join(f"`{option}`" for option in options)
         why = f"expected one of {listed}" if listed and not path else "not one of the allowed values"
     why = clip(why[:1].lower() + why[1:], MAX_REASON)
@@ -222,8 +223,17 @@ def _encode(value: Any) -> Any:
             from dovetail.server import models
 
             return models.dump(value)
+        case _ if hasattr(value, "__await__"):
+            raise TypeError(_not_awaited(value))
         case _:
             raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
+
+
+def _not_awaited(value: Any) -> str:
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    if hasattr(value, "close"):
+        value.close()  # or Python complains of it once more, later and elsewhere
+    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
 
 
 def is_table(kind: Any) -> bool:
@@ -266,8 +276,8 @@ def _not_a_number(data: Any, /) -> str:
     return ""
 
 
-def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+def reachable(kinds: Sequence[Any]) -> Iterator[Any]:
+    """Some annotations and all that stand in them, in classes with fields too; peeled, each once."""
     met: set[int] = set()
     todo = list(kinds)
     while todo:
@@ -275,12 +285,18 @@ def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         if id(kind) in met:
             continue
         met.add(id(kind))
-        if typing.get_origin(kind) is typing.Literal:
-            yield typing.get_args(kind)
-        elif isinstance(kind, type) and not is_model(kind):
+        yield kind
+        if isinstance(kind, type) and not is_model(kind):
             with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
                 todo += typing.get_type_hints(kind, include_extras=True).values()
         todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
+
+
+def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The values of every Literal as their author wrote them, which msgspec does not remember."""
+    for kind in reachable(kinds):
+        if typing.get_origin(kind) is typing.Literal:
+            yield typing.get_args(kind)
 
 
 def _why_not(exc: TypeError) -> str:

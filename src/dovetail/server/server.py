@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
-from dovetail.protocol.around import Call, Middleware, around
+from dovetail.protocol.around import Call, Middleware, around, checked
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
@@ -49,6 +50,7 @@ from dovetail.wire.completion import CompleteParams, CompleteResult, PromptRefer
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
+from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
@@ -144,7 +146,7 @@ class Server(Offers):
         self._work: dict[str, Call] = {
             "server/discover": self._discover,
             "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
+            "tools/call": self._call_tool if self._shelf is None else self._call_and_keep,
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
@@ -172,7 +174,7 @@ class Server(Offers):
 
         What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
         """
-        self._middleware.append(function)
+        self._middleware.append(checked(function))
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
@@ -190,8 +192,12 @@ class Server(Offers):
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
         home; with `tags`, only what has one of them is offered.
         """
-        from dovetail.server.mount import Mounts
+        from dovetail.server.mount import Mounts, leads_to
 
+        if not hasattr(target, "mountable"):
+            raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {target!r}")
+        if isinstance(target, Server) and leads_to(target, self):
+            raise ValueError(f"{target.name} cannot be mounted on {self.name}, which is part of it")
         if self.mounts is None:
             self.mounts = Mounts(self, self._work)
             self._work = self.mounts.work
@@ -353,6 +359,14 @@ class Server(Offers):
         except BaseException as exc:
             exchange.fault = exc
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
+
+    async def _call_and_keep(self, exchange: Exchange) -> Result:
+        """A call whose result may be too large to travel."""
+        result = await self._call_tool(exchange)
+        assert self._shelf is not None
+        tool = self._tools.get(exchange.params["name"])
+        published = tool is None or tool.output.schema is not None
+        return self._shelf.lighten(result, exchange.caller.principal, published=published)
 
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
         """Bind and call; what is to be awaited is the author's own coroutine, unless it may ask something."""
@@ -551,6 +565,7 @@ class Server(Offers):
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
         self._mailboxes.add(box)
+        lapse = _at_its_end(exchange.caller.principal, box.close)
         try:
             await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
             while (news := await box.take()) is not None:
@@ -559,6 +574,8 @@ class Server(Offers):
         finally:
             stop()
             self._mailboxes.discard(box)
+            if lapse is not None:
+                lapse.cancel()
         return ListenResult(meta=meta)
 
     def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
@@ -591,6 +608,12 @@ class Server(Offers):
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, debug=self.debug)
+
+
+def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
+    """Act when the caller has to prove itself anew."""
+    lasts = None if principal is None else principal.lasts(time.time())
+    return None if lasts is None else asyncio.get_running_loop().call_later(lasts, act)
 
 
 def _now() -> float:
@@ -626,4 +649,9 @@ def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
     if isinstance(cache, Lifetime):
         return {"": cache}
+    known = [name for name, row in METHODS.items() if row.cacheable]
+    if unknown := [name for name in cache or () if name and name not in known]:
+        raise ValueError(
+            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
+        )
     return {"": Lifetime()} | dict(cache or {})

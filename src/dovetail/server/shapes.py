@@ -171,7 +171,9 @@ class Shapes:
         written: Schema = said | {"type": "object", "properties": properties}
         if required:
             written["required"] = required
-        return written | ({"additionalProperties": False} if getattr(node, "forbid_unknown_fields", False) else {})
+        # As an argument, a member that no field has is a mistake of the caller's; a result may have more some day.
+        closed = not self._output or getattr(node, "forbid_unknown_fields", False)
+        return written | ({"additionalProperties": False} if closed else {})
 
     def _foreign(self, kind: type) -> Schema:
         schema, loops = flat(self._hook(kind))

@@ -18,7 +18,9 @@ from msgspec.structs import astuple
 
 from dovetail.errors import ToolError, clip
 from dovetail.server import docstrings
-from dovetail.server.arguments import MAX_NAME, MAX_NAMES, cut, listed, mended, misfits
+from dovetail.server.arguments import MAX_NAME, MAX_NAMES, Stranger, cut, listed, mended, misfits
+from dovetail.server.closing import closing
+from dovetail.server.filling import filling
 from dovetail.server.foreign import Misfits, may_be_noted, needs_hook
 from dovetail.server.functions import hints_of, where_is
 from dovetail.server.schema import (
@@ -49,8 +51,10 @@ class Signature:
     """What a function takes, as JSON Schema and as a binder. Made by `compile_signature`."""
 
     __slots__ = (
+        "_closed",
         "_closely",
         "_direct",
+        "_fill",
         "_layout",
         "_patterns",
         "_strict",
@@ -78,10 +82,12 @@ class Signature:
         self._struct = layout.struct()
         self._strict = not lax
         self._patterns = _pattern_check(self.schema) if self._strict else None
+        self._closed = closing(self.schema)
+        self._fill = filling(layout.types)
         # What msgspec alone would read wrongly, or could be sent astray by.
-        self._closely = self._patterns is not None or any(
-            needs_hook(kind) for kind in (*layout.types.values(), layout.further)
-        )
+        kinds = (*layout.types.values(), layout.further)
+        looks = (self._patterns, self._closed, self._fill)
+        self._closely = any(look is not None for look in looks) or any(needs_hook(kind) for kind in kinds)
         self._direct = layout.positional == len(layout.types) and layout.context is None and layout.further is None
 
     def bind(self, arguments: dict[str, Any] | None, context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -104,22 +110,28 @@ class Signature:
         return self._place(astuple(struct), given, context)
 
     def _close_look(self, given: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
-        if self._patterns is None or self._patterns.is_valid(given):
-            try:
-                return given, read_hooked(self._struct, given, strict=self._strict)
-            except (msgspec.ValidationError, RecursionError):
-                pass
-        return self._second_look(given)
+        try:
+            return given, self._read(read_hooked, given)
+        except (msgspec.ValidationError, RecursionError):
+            return self._second_look(given)
 
     def _second_look(self, given: dict[str, Any]) -> tuple[dict[str, Any], msgspec.Struct]:
         """The arguments, perhaps mended, and what they are; a model may spell a number 3.0, or an object as text."""
         given = mended(self.schema, given)
-        if self._patterns is None or self._patterns.is_valid(given):
-            try:
-                return given, read_closely(self._struct, given, strict=self._strict)
-            except (msgspec.ValidationError, RecursionError):
-                pass
-        raise self._refusal(given)
+        try:
+            return given, self._read(read_closely, given)
+        except (msgspec.ValidationError, RecursionError):
+            raise self._refusal(given) from None
+
+    def _read(self, read: Callable[..., msgspec.Struct], given: dict[str, Any]) -> msgspec.Struct:
+        if self._patterns is not None and not self._patterns.is_valid(given):
+            raise msgspec.ValidationError
+        if self._closed is not None and not self._closed(given):
+            raise msgspec.ValidationError
+        struct = read(self._struct, given, strict=self._strict)
+        if self._fill is not None:
+            self._fill(struct)
+        return struct
 
     def _place(
         self, values: tuple[Any, ...], given: dict[str, Any], context: Any
@@ -179,12 +191,21 @@ class Signature:
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
-            told = [*reasons(exc.__cause__, reason(exc, shown))] if isinstance(exc.__cause__, Misfits) else []
-            places = {line.partition(":")[0] for line in told}
-            told += [line for line in found if line.partition(":")[0] not in places]
-            yield from told or [reason(exc, shown, self.choices.get(name, ()))]
+            yield from _told(exc, found, shown) or [reason(exc, shown, self.choices.get(name, ()))]
         except RecursionError:
             yield f"`{shown}`: nested too deeply"
+        else:
+            yield from (line for line in found if isinstance(line, Stranger))
+
+
+def _told(exc: msgspec.ValidationError, found: list[str], root: str) -> list[str]:
+    """What the schema found, unless the type itself tells: pydantic knows better what it would have read."""
+    if not isinstance(exc.__cause__, Misfits):
+        return found
+    where = reason(exc, root)
+    told = [*reasons(exc.__cause__, where)]
+    root = where[1:].partition("`")[0]
+    return told + [line for line in found if isinstance(line, Stranger) or not line.startswith(f"`{root}")]
 
 
 class Carrying(Signature):

@@ -7,7 +7,9 @@ time is refused, so a few stuck functions cannot collect all callers behind them
 import asyncio
 import contextlib
 import contextvars
+import os
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
@@ -60,11 +62,28 @@ def _carried(exc: BaseException) -> BaseException:
     return carrier
 
 
+_crews: "weakref.WeakSet[Threads]" = weakref.WeakSet()
+
+
+def _recruit() -> None:
+    """A forked process has the crews, but none of their threads."""
+    for crew in _crews:
+        crew._begin()  # pyright: ignore[reportPrivateUsage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_recruit)
+
+
 class Threads:
     """The crew. One per server, shared by all its synchronous functions."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._begin()
+        _crews.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._jobs: deque[_Job] = deque()

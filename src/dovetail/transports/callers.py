@@ -4,11 +4,14 @@ Framing and flow only; what the lines mean is `talking`'s business. Time is line
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dovetail.errors import CannotConnect, Disconnected
+from dovetail.transports.command import advice, environment
 from dovetail.transports.lines import Framer
 from dovetail.transports.process import Child
 from dovetail.transports.talking import Talking
@@ -39,7 +42,7 @@ class LineCaller(Talking, asyncio.Protocol):
         """Bytes came in."""
         for line in self._framer.feed(data):
             if line is None:
-                self.skipped(f"a line of more than {self._framer.limit} bytes")
+                self.skipped(f"a line of more than {self._framer.limit} bytes", self._framer.skipped)
             else:
                 self.take(line)
 
@@ -158,13 +161,22 @@ class CommandCaller(LineCaller):
 
     async def _watch(self, child: Child) -> None:
         code = await child.exited()
-        how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-        self.end(Disconnected(f"the server's process ended {how}").at(exit_code=code, stderr=child.stderr_tail))
+        self.end(
+            Disconnected(f"the server's process ended {_how(code)}").at(exit_code=code, stderr=child.stderr_tail())
+        )
 
-    def facts(self) -> dict[str, Any]:
-        """What is known of the process."""
+    def facts(self, since: float | None = None) -> dict[str, Any]:
+        """What is known of the process; of what it said on stderr, what came since a time."""
         child = self._child
-        return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail or None}
+        return {} if child is None else {"exit_code": child.returncode, "stderr": child.stderr_tail(since) or None}
+
+    def advice(self) -> str | None:
+        """What its last words and its environment suggest."""
+        child = self._child
+        if child is None or child.returncode is None:
+            return None
+        own = os.environ
+        return advice(child.returncode, child.stderr_tail(), environment(self._env, self._inherit, own), own)
 
     async def disconnect(self) -> None:
         """Close its input, then terminate, then kill it."""
@@ -174,3 +186,12 @@ class CommandCaller(LineCaller):
             await self._child.stop()
         if self._watching is not None:
             self._watching.cancel()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"by signal {-code}"

@@ -1,7 +1,8 @@
-"""What a child server is started with: the program found, its environment, and why it could not be started."""
+"""What a child server is started with: the program found, its environment; why it could not be started, or ended."""
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +90,30 @@ def windows_command(command: Sequence[str], env: Mapping[str, str]) -> list[str]
 def explained(error: OSError | ValueError, command: Sequence[str], env: Mapping[str, str]) -> CannotStart:
     """Why the system did not start it, in words that say what to try."""
     return CannotStart(f"Cannot start {clip(command[0], 512)}: {_reason(error, command[0], env)}")
+
+
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9_]{3,}\b")
+_KEY_ERROR = re.compile(r"KeyError: '([A-Za-z_][A-Za-z0-9_]*)'$", re.MULTILINE)
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+
+
+def advice(code: int, words: str, passed: Mapping[str, str], own: Mapping[str, str]) -> str | None:
+    """What to try with a server that ended at once, after its last words and the variables it was and was not given."""
+    withheld = [name for name in _VARIABLE.findall(words) if name in own and name not in passed]
+    if withheld:
+        return (
+            f"the server does not see {withheld[0]}, which is set here: it inherits what a program needs to run and "
+            f"nothing that could be a secret. Pass it: inherit_env=[{withheld[0]!r}]"
+        )
+    missing = [name for name in _KEY_ERROR.findall(words) if name not in passed]
+    if missing:
+        return f"if {missing[-1]} is an environment variable, give it: env={{{missing[-1]!r}: ...}}"
+    module = _NO_MODULE.search(words)
+    if module is not None:
+        return f"start it with the Python that has {module[1]} installed, or install it for this one"
+    if code == 0:
+        return "it ended as if all were done: does it serve? A script must call app.run() on its last line"
+    return None
 
 
 def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:

@@ -109,7 +109,9 @@ class Door:
     def _elsewhere(self, reply: Reply) -> str:
         """Where a redirect leads, if it stays here."""
         reply.close()
-        location = reply.headers.get(b"location", b"").decode("latin-1")
+        location = _location(reply)
+        if not location:
+            raise _astray(reply)
         target = self._here(location)
         if target is None:
             raise HttpError(f"the server sends its callers elsewhere: {clip(location)}").at(
@@ -160,6 +162,8 @@ async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
         return failure
     if status == 403:
         return _login(Forbidden("the server refuses these credentials or this caller"), reply, _REFUSED)
+    if status < 400:
+        return _astray(reply)
     page = b"html" in media_type(reply.headers.get(b"content-type"))
     words = clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
     said = "a web page" if page else repr(words) if words else "nothing"
@@ -167,6 +171,20 @@ async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
     error.body = words
     error.retry_after = _seconds(reply.headers.get(b"retry-after"))
     return error
+
+
+def _location(reply: Reply) -> str:
+    return reply.headers.get(b"location", b"").decode("latin-1")
+
+
+def _astray(reply: Reply) -> HttpError:
+    """A redirect that cannot be followed: it leads nowhere, or lets a request be sent on as one that has no body."""
+    where = _location(reply)
+    if not where:
+        error = HttpError(f"the server answered with status {reply.status}, a redirect that does not say where to")
+        return error.at(status=reply.status, hint="is the URL right, down to the last slash?")
+    error = HttpError(f"the server answered with status {reply.status}, a redirect to {clip(where, 200)}")
+    return error.at(status=reply.status, hint="use that URL if it is the server's; if it is a login page, give auth=")
 
 
 _REFUSED: Final = "check the token's scopes, or the server's allowed hosts and origins"

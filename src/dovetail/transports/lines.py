@@ -13,16 +13,19 @@ from dovetail.protocol.exchange import Service
 from dovetail.transports.duplex import Duplex
 from dovetail.transports.spool import SLICE, Budget, Spool
 
+_BEGINNING = 256
+
 
 class Framer:
     """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
 
-    __slots__ = ("_held", "_skipping", "limit")
+    __slots__ = ("_held", "_skipping", "limit", "skipped")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._held = bytearray()  # a list of pieces would take twenty times the size of a line cut small
         self._skipping = False
+        self.skipped = b""  # how the last line over the limit began
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines completed by these bytes; None stands for one that was too long."""
@@ -32,6 +35,7 @@ class Framer:
             if self._skipping:
                 self._skipping = False
             elif len(self._held) + len(piece) > self.limit:
+                self._held += piece[:_BEGINNING]
                 self._drop(lines)
             else:
                 if self._held:
@@ -48,6 +52,7 @@ class Framer:
         return lines
 
     def _drop(self, lines: list[bytes | None]) -> None:
+        self.skipped = bytes(self._held[:_BEGINNING])
         self._held.clear()
         lines.append(None)
 

@@ -21,7 +21,8 @@ from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
 from dovetail.transports.door import Door, body_of, refusal, told
 from dovetail.transports.http1 import Broken, Reply
-from dovetail.wire.incoming import Incoming, read
+from dovetail.transports.talking import unusable
+from dovetail.wire.incoming import Incoming, answered, read
 
 log = logging.getLogger("dovetail")
 
@@ -61,9 +62,13 @@ class Post:
         """Nothing to reach yet: the first request does that."""
         self._inbox = self._door.inbox = inbox
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, since: float | None = None) -> dict[str, Any]:
         """Nothing is known beyond what each reply says."""
         return {}
+
+    def advice(self) -> str | None:
+        """Each reply brings its own."""
+        return None
 
     def older(self) -> Channel | None:
         """The same URL by the transport of 2024."""
@@ -98,6 +103,8 @@ class Post:
         try:
             found = self._sort(read(data), request)
         except ParseError as exc:
+            if request.id in answered(data):
+                raise unusable(data, str(exc)).at(status=reply.status) from None
             raise NotMCP(f"the answer is not JSON: {exc}").at(status=reply.status) from None
         if found is None:
             raise ResultError("the reply does not contain the answer to the request").at(status=reply.status)
@@ -124,6 +131,10 @@ class Post:
             if message.answers:
                 if request is not None and message.id in (request.id, None):
                     found = message
+                elif request is not None and message.id == str(request.id):
+                    raise unusable(message.encoded(), f"its id is the text {message.id!r}")
+            elif message.method is None and request is not None and message.id == request.id:
+                raise unusable(message.encoded(), "it holds neither a result nor an error")
             elif self._inbox is not None:
                 if request is not None:
                     self._inbox.alive(request.id)
@@ -157,7 +168,7 @@ class Post:
             async for chunk in reply:
                 for event in parser.feed(chunk):
                     if event.event == "message" and event.data:
-                        found = self._sort(self._messages(event.data), request)
+                        found = self._sort(self._messages(event.data, request), request)
                         if found is not None:
                             return found
         except EventTooLarge as exc:
@@ -169,12 +180,14 @@ class Post:
                 raise Disconnected("the connection was lost before the answer came") from None
         return None
 
-    def _messages(self, data: str) -> list[Incoming]:
+    def _messages(self, data: str, request: Request | None) -> list[Incoming]:
         try:
             return read(data)
-        except ParseError:
+        except ParseError as exc:
             if self._inbox is not None:
                 self._inbox.junk(data[:400])
+            if request is not None and request.id in answered(text := data.encode()):
+                raise unusable(text, str(exc)) from None
             return []
 
     async def _resume(self, last: str | None) -> Reply:

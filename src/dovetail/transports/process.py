@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -27,6 +28,7 @@ Sink = Callable[[str], object] | TextIO
 
 _RING = 65536
 _TAIL_LINES = 20
+_ARRIVALS = 256
 _LINE = 16384
 _LINE_END = re.compile(rb"[\r\n]+")
 _DRAIN = 0.25  # for the last words of a process that is gone, if a stranger holds its pipe open
@@ -80,10 +82,9 @@ class Child:
         """How it ended: the exit code, or minus the signal; None while it runs."""
         return self._group.process.returncode
 
-    @property
-    def stderr_tail(self) -> str:
-        """The last lines it wrote on stderr, safe to show."""
-        return self._stderr.tail()
+    def stderr_tail(self, since: float | None = None) -> str:
+        """The last lines it wrote on stderr, or those of them that came since a time of the loop; safe to show."""
+        return self._stderr.tail(since)
 
     async def exited(self) -> int:
         """Wait until the process has ended, and its last words on stderr are here; its return code."""
@@ -242,10 +243,15 @@ class _Stderr(asyncio.Protocol):
         self.closed = closed
         self._sink = sink
         self._ring = bytearray()
+        self._seen = 0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_ARRIVALS)  # when, and after how many bytes
+        self._loop = closed.get_loop()
         self._line = bytearray()
         self._complained = False
 
     def data_received(self, data: bytes) -> None:
+        self._arrivals.append((self._loop.time(), self._seen))
+        self._seen += len(data)
         self._ring += data
         if len(self._ring) > 2 * _RING:
             del self._ring[:-_RING]
@@ -280,9 +286,18 @@ class _Stderr(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def tail(self) -> str:
-        lines = _LINE_END.split(bytes(self._ring[-_RING:]).strip(b"\r\n"))
+    def tail(self, since: float | None) -> str:
+        lines = _LINE_END.split(bytes(self._ring[self._from(since) :]).strip(b"\r\n"))
         return "\n".join(_printable(line.decode("utf-8", "replace")) for line in lines[-_TAIL_LINES:])
+
+    def _from(self, since: float | None) -> int:
+        """Where in the ring to begin: at the line in which the first byte since then stands."""
+        first = max(0, len(self._ring) - _RING)
+        if since is None:
+            return first
+        come = next((before for when, before in self._arrivals if when >= since), self._seen)
+        place = max(first, len(self._ring) - (self._seen - come))
+        return max(first, self._ring.rfind(b"\n", 0, place) + 1)
 
 
 def _printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """Request: one HTTP request in hand, with what has been found out about it so far."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
@@ -34,6 +35,11 @@ class Request(Struct):
     def method(self) -> str:
         """GET, POST, DELETE, OPTIONS, or what else was sent."""
         return self.scope["method"]
+
+    @property
+    def lasts(self) -> float | None:
+        """Seconds the caller's proof is still good for, and so a stream it opens; None if that is not known."""
+        return None if self.principal is None else self.principal.lasts(time.time())
 
     def headers_for(self, exc: ProtocolError) -> Headers:
         """What an error response says beside its status: when to come back, or with which scopes."""

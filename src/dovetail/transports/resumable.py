@@ -13,6 +13,7 @@ from dovetail.protocol.limits import Limits
 from dovetail.transports.reply import Reply
 from dovetail.transports.request import Headers, Receive, Responses, Send
 from dovetail.transports.session import Session
+from dovetail.transports.spool import SLICE
 from dovetail.transports.streams import Shelf, Stream
 
 
@@ -55,8 +56,18 @@ class SessionReply(Reply):
         if self._stream is not None and self._stream.reader is not self:
             self._stream.append(data)
             return self._and_end(self._hang_up())
+        if self._mode == "sse" and not self.streaming and status == 200 and len(data) <= SLICE:
+            return self._sole(data)
         last = super().finish(data, status, headers)
         return self._and_end(last) if self.streaming or self._mode == "sse" else last
+
+    async def _sole(self, data: bytes) -> None:
+        """A stream of the result and nothing else: complete before its first byte leaves."""
+        if not self.ended:
+            self.streaming = self.ended = True
+            events = self._session.keep(self._shelf, data)
+            await self._send(self._stream_start())
+            await self._send({"type": "http.response.body", "body": events})
 
     async def end(self) -> None:
         """End without a result."""
@@ -107,14 +118,18 @@ class SessionReply(Reply):
 
 
 class Reader:
-    """A GET that follows a stream until it ends, the client leaves, or another reader takes over."""
+    """A GET that follows a stream until it ends, the client leaves or must prove itself anew, or another takes over."""
 
-    def __init__(self, stream: Stream, send: Send, receive: Receive, limits: Limits) -> None:
+    def __init__(
+        self, stream: Stream, send: Send, receive: Receive, limits: Limits, lasts: float | None = None
+    ) -> None:
         self._stream = stream
         self._send = send
         self._receive = receive
         self._limits = limits
+        self._lasts = lasts
         self._gone = False
+        self._over = False
 
     async def write(self, data: bytes) -> None:
         """Send one piece."""
@@ -123,9 +138,11 @@ class Reader:
     async def run(self, place: int) -> None:
         """Send everything after the place, then what comes."""
         stream = self._stream
-        watch = asyncio.get_running_loop().create_task(self._look())
+        loop = asyncio.get_running_loop()
+        watch = loop.create_task(self._look())
+        lapse = None if self._lasts is None else loop.call_later(self._lasts, self._lapse)
         try:
-            while not self._gone and stream.reader is self:
+            while not self._gone and not self._over and stream.reader is self:
                 stream.wake.clear()
                 events = stream.after(place)
                 if events is None:
@@ -139,6 +156,8 @@ class Reader:
                     await self._wait()
         finally:
             watch.cancel()
+            if lapse is not None:
+                lapse.cancel()
         if not self._gone:
             await self._send({"type": "http.response.body", "body": b""})
 
@@ -148,6 +167,10 @@ class Reader:
                 await self._stream.wake.wait()
         except TimeoutError:
             await self.write(sse.comment())
+
+    def _lapse(self) -> None:
+        self._over = True
+        self._stream.wake.set()
 
     async def _look(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -32,6 +32,7 @@ class Session:
         "closed",
         "id",
         "pending",
+        "primes",
         "rules",
         "running",
         "used",
@@ -40,6 +41,8 @@ class Session:
     def __init__(self, id: str, rules: legacy.Session, address: str | None, now: float) -> None:
         self.id = id
         self.rules = rules
+        # Whether streams begin with an event that only hands out an id: older clients trip over it.
+        self.primes = not older(rules.caller.revision, NEWEST_HANDSHAKE)
         self.address = address
         self.born = self.used = now
         self.closed = False
@@ -54,11 +57,6 @@ class Session:
     def revision(self) -> str:
         """The revision agreed on."""
         return self.rules.caller.revision
-
-    @property
-    def primes(self) -> bool:
-        """Whether streams begin with an event that only hands out an id: older clients trip over it."""
-        return not older(self.revision, NEWEST_HANDSHAKE)
 
     @property
     def quiet(self) -> bool:
@@ -101,6 +99,10 @@ class Session:
             self._streams = {}
         stream = self._streams[name] = Stream(name, shelf, self._streams)
         return stream
+
+    def keep(self, shelf: Shelf, data: bytes) -> bytes:
+        """Keep a message as a stream of its own, complete from the start; what is sent of it."""
+        return self.open_stream(shelf).complete(data, primed=self.primes)
 
     def forget_streams(self, now: float, keep: float) -> None:
         """Let go of streams that ended long enough ago."""
@@ -153,8 +155,6 @@ class Session:
             stream.finish()
             if stream.reader is None:
                 stream.clear()  # nobody can ask for it any more
-            if stream.reader is None:
-                stream.clear()
 
 
 def change(method: str, uri: str | None) -> bytes:

@@ -222,7 +222,7 @@ class Sessions:
             place = stream.last
         else:
             stream, place = resumed(session, last)
-        reader = Reader(stream, request.send, request.receive, self._limits)
+        reader = Reader(stream, request.send, request.receive, self._limits, request.lasts)
         stream.reader = reader
         stream.wake.set()  # whoever read it before lets go
         prime = stream.number() if last is None and session.primes else None

@@ -50,9 +50,10 @@ class OldTransport:
         elif request.method != "POST":
             raise Refusal(405, "Send messages with POST", [(b"allow", b"POST")])
         else:
-            duplex = self._connection(request).duplex
-            duplex.speaks(request.principal)
-            duplex.receive(body)
+            connection = self._connection(request)
+            connection.lasts(request.lasts)
+            connection.duplex.speaks(request.principal)
+            connection.duplex.receive(body)
             await send_body(request.send, 202, request.cors, b"")
 
     async def _stream(self, address: str, request: Request) -> None:
@@ -64,6 +65,7 @@ class OldTransport:
             raise Refusal(429, "Too many streams", [(b"retry-after", b"5")])
         connection, send = _Connection(self._service, request.principal), request.send
         connection.duplex.origin = origin
+        connection.lasts(request.lasts)
         id = secrets.token_urlsafe(24)
         self._open[id] = connection
         try:
@@ -100,6 +102,7 @@ class _Connection:
         self._wake = asyncio.Event()
         self._sent = asyncio.Event()
         self._ended = False
+        self._lapse: asyncio.TimerHandle | None = None
 
     def _queue(self, data: bytes) -> None:
         self._waiting.append(data)
@@ -112,8 +115,15 @@ class _Connection:
             self._sent.clear()
             await self._sent.wait()
 
+    def lasts(self, seconds: float | None) -> None:
+        """End when the caller's newest proof does: each message may bring another."""
+        if self._lapse is not None:
+            self._lapse.cancel()
+        self._lapse = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.end)
+
     def end(self) -> None:
         """No more is to be sent."""
+        self.lasts(None)
         self._ended = True
         self._wake.set()
         self._sent.set()
@@ -132,7 +142,7 @@ class _Connection:
                 if not self._ended:
                     await self._wait(send, keep_alive)
         finally:
-            self._ended = True
+            self.end()
             watch.cancel()
         await send({"type": "http.response.body", "body": b""})
 

@@ -119,6 +119,18 @@ class Stream:
             self._shelf.ended(self)
         self._rouse()
 
+    def complete(self, data: bytes, *, primed: bool) -> bytes:
+        """Keep the one message of a new stream, and let nothing follow; all there is to send."""
+        place = 2 if primed else 1
+        event = sse.event(data, f"{self.name}-{place}")
+        self._events.append((place, event))
+        self._count(len(event))
+        self._next = place + 1
+        self.done = True
+        self.ended_at = asyncio.get_running_loop().time()
+        self._shelf.ended(self)
+        return sse.event(b"", f"{self.name}-1") + event if primed else event
+
     def clear(self) -> None:
         """Keep nothing any more, and be forgotten."""
         while self._events:

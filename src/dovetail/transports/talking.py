@@ -6,10 +6,12 @@ What carries the messages is a subclass's business: `connect`, `write` and `disc
 import asyncio
 from typing import Any
 
-from dovetail.errors import Disconnected, ParseError, TransportError
+from dovetail.errors import Disconnected, ParseError, ResultError, TransportError, clip
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
-from dovetail.wire.incoming import Incoming, read
+from dovetail.wire.incoming import Incoming, answered, read
 from dovetail.wire.jsonrpc import Id
+
+_QUOTED = 200
 
 
 class Talking:
@@ -41,9 +43,13 @@ class Talking:
     async def drain(self) -> None:
         """Wait while the other side does not read."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, since: float | None = None) -> dict[str, Any]:
         """What is known about the other side."""
         return {}
+
+    def advice(self) -> str | None:
+        """Nothing is known that could help."""
+        return None
 
     def older(self) -> Channel | None:
         """The same server by an older transport."""
@@ -106,23 +112,39 @@ class Talking:
             return
         try:
             messages = read(data)
-        except ParseError:
-            inbox.junk(data[:400].decode("utf-8", "replace"))
+        except ParseError as exc:
+            self._refuse(data, str(exc))
             return
         for message in messages:
             if message.answers and message.id is not None:
                 waiting = self._waiting.get(message.id)
-                if waiting is not None and not waiting.done():
+                if waiting is None and type(message.id) is str:
+                    self._refuse(_own(message, data, messages), f"its id is the text {clip(message.id)!r}")
+                elif waiting is not None and not waiting.done():
                     waiting.set_result(message)
             elif message.method is None:
-                inbox.junk(data[:400].decode("utf-8", "replace"))
+                self._refuse(_own(message, data, messages), "it holds neither a result nor an error")
             else:
                 inbox.receive(message)
 
-    def skipped(self, what: str) -> None:
-        """Something came that could not be taken in."""
+    def _refuse(self, data: bytes, why: str) -> None:
+        """What came is no message; if it was to be an answer, whoever waits for it need not wait longer."""
+        assert self._inbox is not None
+        self._inbox.junk(data[:400].decode("utf-8", "replace"))
+        self._fail(answered(data), unusable(data, why))
+
+    def skipped(self, what: str, beginning: bytes = b"") -> None:
+        """Something came that was too large to be taken in."""
         if self._inbox is not None:
             self._inbox.junk(what)
+        error = ResultError(f"the answer is too large: {what}").at(hint="raise ClientLimits(answer=...)")
+        self._fail(answered(beginning), error)
+
+    def _fail(self, ids: list[int], error: ResultError) -> None:
+        for id in ids:
+            waiting = self._waiting.get(id)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(ResultError(*error.args).at(hint=error.hint))
 
     def end(self, why: TransportError) -> None:
         """The connection is over: whoever waits is told."""
@@ -134,6 +156,17 @@ class Talking:
                 waiting.set_exception(_again(why, sent=True))
         if self._inbox is not None:
             self._inbox.lost(why)
+
+
+def _own(message: Incoming, data: bytes, messages: list[Incoming]) -> bytes:
+    """The bytes of one message of several."""
+    return data if len(messages) == 1 else message.encoded()
+
+
+def unusable(data: bytes, why: str) -> ResultError:
+    """What to tell whoever waits for an answer that came, but not as the protocol has it."""
+    words = clip(data[:_QUOTED].decode("utf-8", "replace"), _QUOTED)
+    return ResultError(f"the server broke the protocol: what it answered is no response ({why}): {words}")
 
 
 def _again(why: TransportError, *, sent: bool) -> Disconnected:

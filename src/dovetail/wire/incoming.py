@@ -18,6 +18,11 @@ MAX_MEMBERS: Final = 1_000_000
 _SMALL: Final = 1024 * 1024
 _SLICE: Final = 64 * 1024
 _NO_BACKSLASH: Final = re.compile(rb"[^\\]")
+_GLIMPSE: Final = 256
+_WHOLE: Final = re.compile(r"[0-9]{1,15}")
+_ID: Final = re.compile(rb'"id"\s*:\s*"?([0-9]{1,15})(?:\.0+)?(?![0-9.])')
+_LAST: Final = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?([0-9]{1,15})"?\s*\}\s*$')
+_HELD: Final = re.compile(rb'"(?:result|error)"\s*:')
 
 T = TypeVar("T")
 
@@ -81,6 +86,38 @@ def _batch(data: bytes | str) -> list[Incoming]:
         return _several.decode(data)
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise ParseError(clip(str(exc), 200)) from None
+
+
+def answered(data: bytes) -> list[int]:
+    """Which requests these bytes mean to answer though they are no valid response, as far as that can be read.
+
+    Ids are read as a server in haste writes them: 1.0 and "1" are 1 here.
+    """
+    try:
+        found = _any.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _glimpsed(data)
+    items: list[Any] = found if type(found) is list else [found]
+    return [id for id in map(_meant, items) if id is not None]
+
+
+def _meant(message: Any) -> int | None:
+    if type(message) is not dict or "method" in message or not message.keys() & {"jsonrpc", "result", "error"}:
+        return None
+    id: Any = message.get("id")
+    if type(id) is str:
+        return int(id) if _WHOLE.fullmatch(id) else None
+    return int(id) if type(id) in (int, float) and id == id // 1 and abs(id) < 2**53 else None
+
+
+def _glimpsed(data: bytes) -> list[int]:
+    """The id of what is no JSON but looks like a response: before what it holds, or at the very end."""
+    head = data[:_GLIMPSE]
+    held = _HELD.search(head)
+    if held is None or b'"method"' in head[: held.start()]:
+        return []
+    found = _ID.search(head, 0, held.start()) or _LAST.search(data[-_GLIMPSE:])
+    return [int(found[1])] if found is not None else []
 
 
 def _refuse_members(data: bytes | str) -> None:

@@ -18,10 +18,10 @@ TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
 # The key grammar, spec: basic#_meta. Possessive quantifiers give nothing back, so no key can make a match backtrack.
+# Compiled by the first key that is looked at.
 _LABEL = r"[A-Za-z](?:-*+[A-Za-z0-9])*+"
 _NAME = r"(?:[A-Za-z0-9](?:[._-]*+[A-Za-z0-9])*+)?"
-_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*+")
-_TAIL = re.compile(_NAME)
+_PREFIX = rf"{_LABEL}(?:\.{_LABEL})*+"
 
 # The second label decides, spec: basic#_meta; alone, the label is a prefix some peers use.
 _OWN_LABELS = frozenset({"modelcontextprotocol", "mcp"})
@@ -30,7 +30,7 @@ _OWN_LABELS = frozenset({"modelcontextprotocol", "mcp"})
 def valid_key(name: str) -> bool:
     """Whether a key has the form the specification asks for: labels and a slash if it likes, then a name."""
     prefix, slash, tail = name.rpartition("/")
-    return _TAIL.fullmatch(tail) is not None and (not slash or _PREFIX.fullmatch(prefix) is not None)
+    return re.fullmatch(_NAME, tail) is not None and (not slash or re.fullmatch(_PREFIX, prefix) is not None)
 
 
 def reserved(name: str) -> bool:

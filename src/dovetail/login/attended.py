@@ -1,4 +1,4 @@
-"""What a flow wishes, granted: HTTP calls, the clock, a browser and the way back from it; for the time of one flow."""
+"""Attended: a flow with its user at hand. HTTP calls, the clock, a browser and the way back from it, for one login."""
 
 import asyncio
 import inspect
@@ -26,8 +26,8 @@ class NobodyCame(LoginFailed):
     """The browser was not sent back in time."""
 
 
-class Errand:
-    """What a flow wishes, granted: for the time of one flow."""
+class Attended:
+    """Grants what a flow wishes, for the time of one flow."""
 
     def __init__(self, settings: Settings, web: Web) -> None:
         self._settings = settings

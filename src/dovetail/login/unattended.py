@@ -1,4 +1,4 @@
-"""Errands: flows that need only the web and the time, run over the HTTP client.
+"""Unattended: flows of a server, with no user at hand. They need only the web and the time.
 
 No redirect is followed, nothing large is read, nothing is waited for long.
 """
@@ -19,7 +19,7 @@ _DOCUMENT: Final = 256 * 1024
 T = TypeVar("T")
 
 
-class Errands:
+class Unattended:
     """One loop's connections for such calls, made when first needed."""
 
     def __init__(

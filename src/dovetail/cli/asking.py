@@ -1,0 +1,121 @@
+"""Questions of a server, answered at the terminal or by what the command line says; never waited for where nobody is.
+
+What the server says is shown escaped; a page is named in full and opened by nobody but the user.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from dovetail.cli import text
+from dovetail.cli.arguments import coerce, kinds
+from dovetail.errors import AnswerError, Declined, Dismissed
+from dovetail.wire.elicitation import ElicitParams
+
+
+class Questions:
+    """Who answers, and what could not be answered."""
+
+    def __init__(self, given: Mapping[str, str], before: Callable[[], None]) -> None:
+        self.open: list[str] = []  # questions nobody answered
+        self._given = given
+        self._before = before  # makes room on the terminal
+
+    def form(self, question: ElicitParams) -> dict[str, Any]:
+        """The fields of a form."""
+        schema = question.requested_schema or {}
+        properties: dict[str, Any] = schema.get("properties") or {}
+        required: list[str] = schema.get("required") or []
+        answer = {
+            name: coerce(name, self._given[name], rule) for name, rule in properties.items() if name in self._given
+        }
+        if answer and all(name in answer for name in required):
+            return answer
+        if not _somebody():
+            raise self._unanswered(question, [name for name in properties if name not in answer])
+        self._before()
+        _say(text.style(text.safe(question.message), err=True, bold=True))
+        for name, rule in properties.items():
+            if name not in answer and (value := _ask_field(name, rule, name in required)) is not None:
+                answer[name] = value
+        if not _confirm("Send this?", default=True):
+            raise Declined
+        return answer
+
+    def visit(self, question: ElicitParams) -> bool:
+        """Whether the user has been at a page."""
+        if not _somebody():
+            raise self._unanswered(question, [])
+        self._before()
+        _say(text.style(text.safe(question.message), err=True, bold=True))
+        _say(f"  {text.line(question.url or '')}")
+        return _confirm("Did you finish there?", default=False)
+
+    def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:
+        said = text.line(question.message) if question.mode == "form" else f"{question.message} {question.url}"
+        self.open.append(said)
+        names = " ".join(f"--answer {text.line(name)}=..." for name in fields)
+        return AnswerError(f"the server asks: {said}").at(hint=names or "run it at a terminal")
+
+
+def _somebody() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _say(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _read(prompt: str) -> str:
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    said = sys.stdin.readline()
+    if not said:
+        raise Dismissed
+    return said.strip()
+
+
+def _confirm(prompt: str, *, default: bool) -> bool:
+    while True:
+        said = _read(f"{prompt} [{'Y/n' if default else 'y/N'}] ").lower()
+        if said in ("", "y", "yes", "n", "no"):
+            return default if not said else said.startswith("y")
+
+
+def _ask_field(name: str, rule: Mapping[str, Any], required: bool) -> Any:
+    label = text.line(str(rule.get("title") or name))
+    if rule.get("description"):
+        text.note("  " + text.line(str(rule["description"])))
+    choices = _choices(rule)
+    if choices:
+        text.note("  one of: " + ", ".join(text.line(one) for one in choices))
+    default = rule.get("default")
+    shown = f" [{text.line(_spelled(default))}]" if default is not None else "" if required else " (may be empty)"
+    while True:
+        said = _read(f"{label}{shown}: ")
+        if not said and default is not None:
+            return default
+        if not said and not required:
+            return None
+        try:
+            value = coerce(name, said, rule)
+        except click.UsageError as exc:
+            text.note("  " + exc.message)
+            continue
+        picked = value if isinstance(value, list) else [value]
+        if (said or "string" in kinds(rule)) and all(not choices or str(one) in choices for one in picked):
+            return value
+
+
+def _choices(rule: Mapping[str, Any]) -> list[str]:
+    inner: Mapping[str, Any] = rule.get("items") or rule
+    titled = [one.get("const") for one in (inner.get("oneOf") or inner.get("anyOf") or ()) if "const" in one]
+    return [str(one) for one in (inner.get("enum") or titled)]
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

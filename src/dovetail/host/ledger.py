@@ -1,0 +1,144 @@
+"""A JSON document that several processes share: read at any time, changed by one at a time, never seen half written.
+
+Readable and writable by its user alone; one that others may write is refused, since it could be forged.
+"""
+
+import contextlib
+import copy
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from dovetail.wire.codec import encode
+
+log = logging.getLogger("dovetail")
+
+_PATIENCE: Final = 10.0  # for another process, which needs milliseconds
+_PAUSE: Final = 0.005
+_OTHERS_WRITE: Final = 0o022
+
+T = TypeVar("T")
+Document = dict[str, Any]
+
+
+class Ledger:
+    """One document; without a path, in memory."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = Path(path) if path is not None else None
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._kept: Document = {}
+
+    def read(self) -> Document:
+        """The document as it is now; not to be changed. PermissionError if others could have written it."""
+        with self._lock:
+            return self._current()
+
+    def change(self, edit: Callable[[Document], T]) -> T:
+        """Let a function change the document; what it returns."""
+        with self._lock:
+            if self.path is None:
+                return edit(self._kept)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self.path):
+                self._set_damaged_aside()
+                document: Document = copy.deepcopy(self._current())  # a copy: the edit may fail half way
+                result = edit(document)
+                _replace(self.path, encode(document))
+                self._seen = None
+                return result
+
+    def _current(self) -> Document:
+        if self.path is None:
+            return self._kept
+        try:
+            with self.path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                if os.name != "nt" and state.st_mode & _OTHERS_WRITE:
+                    raise PermissionError(f"{self.path} can be written by others; chmod 600 it if it is yours")
+                now = (state.st_ino, state.st_mtime_ns, state.st_size)
+                if now != self._seen:
+                    self._kept, self._seen = _document(file.read()) or {}, now
+        except FileNotFoundError:
+            self._kept, self._seen = {}, None
+        return self._kept
+
+    def _set_damaged_aside(self) -> None:
+        assert self.path is not None
+        with contextlib.suppress(FileNotFoundError):
+            if _document(self.path.read_bytes()) is None:
+                log.warning("%s is damaged; it is kept as %s.damaged", self.path, self.path.name)
+                os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
+
+
+def state_folder() -> Path:
+    """Where a user's programs keep what they remember."""
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dovetail"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Held by one process at a time; let go of when the process ends, however it does."""
+    handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not _taken(handle):
+            if time.monotonic() > end:
+                raise TimeoutError(f"another process holds {path} for too long")
+            time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _document(data: bytes) -> Document | None:
+    try:
+        found = json.loads(data)  # not the codec, whose limits are those of one message
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # made 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+if os.name == "nt":  # pragma: no cover
+
+    def _taken(handle: int) -> bool:
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+
+    def _taken(handle: int) -> bool:
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

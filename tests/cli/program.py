@@ -1,0 +1,57 @@
+"""Running the command line as a program, and servers to run it on."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SERVED = Path(__file__).with_name("served.py")
+PATIENCE = 60.0
+# What must never reach a terminal as it is.
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def good(self) -> "Ran":
+        assert self.code == 0, self.err
+        assert not RAW.search(self.out + self.err)
+        return self
+
+
+Run = Callable[..., Ran]
+
+
+class serving:  # noqa: N801 - used as a context
+    """A process that says on stderr where it is."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], cwd: Path | None = None) -> None:
+        self._process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=cwd)
+
+    def __enter__(self) -> str:
+        assert self._process.stderr is not None
+        said = ""
+        while line := self._process.stderr.readline():
+            said += line
+            if found := re.search(r"is at (http://\S+)", line):
+                return found[1]
+        self._process.wait()
+        raise RuntimeError(f"it did not say where it is: {said}")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=PATIENCE)

@@ -1,0 +1,77 @@
+"""Words of a command line become what the schema asks for, or are refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from dovetail.cli.arguments import coerce, read_arguments
+
+SCHEMA: dict[str, Any] = {
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "share": {"type": "number"},
+        "loud": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "integer"}},
+        "more": {"type": "object"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "pick": {"enum": [1, 2]},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("city=Oslo", "Oslo"),
+        ("city=3", "3"),
+        ("city=a=b", "a=b"),
+        ("city:=null", None),
+        ("days=3", 3),
+        ("share=0.5", 0.5),
+        ("loud=yes", True),
+        ("loud=False", False),
+        ("tags=1,2", [1, 2]),
+        ("tags=[1,2]", [1, 2]),
+        ("tags=", []),
+        ('more={"a":1}', {"a": 1}),
+        ("maybe=null", None),
+        ("maybe=4", 4),
+        ("pick=2", 2),
+    ],
+)
+def test_values_are_what_the_schema_asks_for(word: str, value: Any) -> None:
+    (found,) = read_arguments([word], SCHEMA).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("days=many", "integer"),
+        ("loud=perhaps", "boolean"),
+        ("more={", "not JSON"),
+        ("cty=Oslo", "Did you mean 'city'"),
+        ("city", "name=value"),
+        ("city=@nowhere.txt", "nowhere.txt"),
+    ],
+)
+def test_a_wrong_word_is_named(word: str, why: str) -> None:
+    with pytest.raises(click.UsageError, match=why):
+        read_arguments([word], SCHEMA)
+
+
+def test_files_and_documents(tmp_path: Path) -> None:
+    (tmp_path / "city.txt").write_text("Oslo", encoding="utf-8")
+    found = read_arguments([f"city=@{tmp_path / 'city.txt'}"], SCHEMA, '{"days": 2, "city": "Rome"}')
+    assert found == {"days": 2, "city": "Oslo"}
+    with pytest.raises(click.UsageError, match="object"):
+        read_arguments([], SCHEMA, "[1]")
+
+
+def test_without_a_schema_a_word_is_text() -> None:
+    assert coerce("a", "1", {}) == "1"
+    assert read_arguments(["anything=1"], {}) == {"anything": "1"}

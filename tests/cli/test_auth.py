@@ -1,0 +1,36 @@
+"""`dovetail auth` against a server that wants a login, with a browser that agrees."""
+
+import json
+import sys
+from pathlib import Path
+
+from cli.program import Run, serving
+
+HERE = Path(__file__).parent
+
+
+def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    own = {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'visitor.py'} %s"}
+    with serving([sys.executable, str(HERE / "guarded.py")], environment) as url:
+        assert run("call", url, "whoami", **own).code == 4
+        assert run("auth", "status", url, **own).code == 4
+        assert run("call", url, "whoami", "--auth", "oauth", **own).code == 4  # nobody is at a terminal
+        said = run("auth", "login", url, **own).good()
+        assert f"{url}: logged in by" in said.out
+        assert run("call", url, "whoami", **own).good().out.endswith("#developer\n")
+        everyone = run("auth", "status", **own).good().out
+        assert url in everyone
+        facts = run("auth", "status", url, "--json", **own).good()
+        assert facts.json["state"] == "renewed when needed"
+        kept = next((tmp_path / ".local/share/dovetail/logins").glob("*.json")).read_text(encoding="utf-8")
+        token = json.loads(kept)["token"]["access_token"]
+        assert token not in facts.out + said.out + said.err + everyone
+        assert run("auth", "logout", url, "--json", **own).good().json == {"revoked": True}
+        assert run("call", url, "whoami", "--auth", token, **own).code == 4
+        assert run("auth", "logout", url, **own).code == 4
+
+
+def test_a_server_without_logins(run: Run, url: str) -> None:
+    assert "asks for no login" in run("auth", "login", url).good().out
+    assert run("auth", "status").good().out == "no login is kept\n"
+    assert run("auth", "login", "--", "true").code == 2

@@ -1,0 +1,81 @@
+"""`dovetail doctor` and `dovetail lint`: what is wrong is named, with its fix, and exits with 6."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.program import SERVED, Run
+
+GOOD = '''
+from dovetail import Server
+app = Server("good", instructions="Adds.")
+@app.tool
+def add(a: int, b: int) -> int:
+    """Add.
+
+    Args:
+        a: One.
+        b: Other.
+    """
+    return a + b
+'''
+NOISY = GOOD + "import sys, os\nos.write(1, b'hello\\n')\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.py"
+    path.write_text(GOOD, encoding="utf-8")
+    return path
+
+
+def test_a_healthy_server(run: Run, good: Path) -> None:
+    said = run("doctor", good).good().out
+    assert "XX" not in said
+    assert [line.split()[1].rstrip(":") for line in said.splitlines()] == [
+        "command", "start", "server", "revision", "lists", "schemas", "cost", "speed",
+    ]  # fmt: skip
+    assert run("doctor", good, "--json").good().json["healthy"] is True
+    assert run("lint", good, "--strict").good()
+
+
+def test_what_is_wrong_is_named(run: Run) -> None:
+    said = run("doctor", SERVED)
+    assert said.code == 6
+    assert "XX schemas" in said.out
+    found = run("lint", SERVED)
+    assert found.code == 6
+    assert "hostile: the description hides characters: \\x1b]52" in found.out
+    report = run("lint", SERVED, "--rules", "openai-strict", "--json")
+    assert report.code == 6
+    assert "openai-strict" in {one["about"] for tool in report.json["tools"] for one in tool["findings"]}
+    assert report.json["tokens"] == sum(tool["tokens"] for tool in report.json["tools"])
+
+
+@pytest.mark.parametrize(
+    ("words", "step", "code"),
+    [
+        (["--", "no-such-program-anywhere"], "XX command", 3),
+        (["http://127.0.0.1:1/mcp"], "XX start", 3),
+        (["--", sys.executable, "-c", "import sys; sys.exit('gone wrong')"], "gone wrong", 3),
+    ],
+)
+def test_what_does_not_start(run: Run, words: list[str], step: str, code: int) -> None:
+    said = run("doctor", *words)
+    assert said.code == code
+    assert step in said.out
+    assert "try: " in said.out
+
+
+def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
+    said = run("doctor", tmp_path / "noisy.py")
+    assert said.code == 6
+    assert "XX noise: 1 lines on stdout" in said.out
+
+
+def test_a_server_of_others(run: Run, clock: list[str]) -> None:
+    said = run("doctor", "--", *clock).good().out
+    assert "ok server: mcp-time" in said
+    assert "ok schemas" in said

@@ -1,0 +1,58 @@
+"""`dovetail install` and `dovetail export`: one entry more, and nothing else changed."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.program import SERVED, Run
+
+COMMAND = ["-m", "dovetail.cli", "run", str(SERVED)]
+
+
+def test_install_and_use_it(run: Run, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    said = run("install", SERVED, "--to", "cursor", "--name", "mine", **home).good()
+    path = tmp_path / ".cursor" / "mcp.json"
+    assert str(path) in said.out
+    assert json.loads(path.read_text())["mcpServers"]["mine"] == {"command": sys.executable, "args": COMMAND}
+    assert run("call", "mine", "add", "a=1", **home).good().out == "2\n"
+    before = path.read_text()
+    assert run("install", SERVED, "--to", "cursor", "--name", "mine", **home).code == 0
+    assert path.read_text() == before
+    assert "another one" in run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", **home).err
+    assert path.read_text() == before
+    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", "--force", **home).good()
+    assert json.loads(path.read_text())["mcpServers"] == {"mine": {"url": "https://x.example/mcp"}}
+
+
+def test_export(run: Run) -> None:
+    assert run("export", SERVED).good().json == {"mcpServers": {"served": {"command": sys.executable, "args": COMMAND}}}
+    codex = run("export", "--to", "codex", "--name", "t", "-e", "A=1", "--", "uvx", "mcp-server-time").good()
+    entry: dict[str, Any] = tomllib.loads(codex.out)["mcp_servers"]["t"]
+    assert Path(entry["command"]).name == "uvx"
+    assert entry["env"] == {"A": "1"}
+    desktop = run("export", "https://x.example/mcp", "--to", "claude-desktop").good()
+    assert desktop.json["mcpServers"]["x"]["args"][-2:] == ["run", "https://x.example/mcp"]
+    code = run("export", "--to", "vscode", "-e", "KEY", "--", "npx", "-y", "@scope/thing@1.2").good()
+    assert code.json["servers"]["thing"]["env"] == {"KEY": "${env:KEY}"}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([SERVED, "--to", "mcp.json", "--name", "a b"], "no name"),
+        ([SERVED, "--to", "codex", "-e", "KEY"], "KEY=VALUE"),
+        (["nobody", "--to", "codex"], "no server of a known configuration"),
+        (["nobody.py", "--to", "codex"], "there is no file"),
+        ([], "which server?"),
+        (["https://x.example/mcp", "-H", "A: b", "--to", "claude-desktop"], "header"),
+    ],
+)
+def test_what_cannot_be_exported_is_explained(run: Run, words: list[str], why: str) -> None:
+    said = run("export", *words)
+    assert said.code == 2
+    assert why in said.err

@@ -1,0 +1,75 @@
+"""The command itself: its help, its errors, what it loads."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.program import Run
+from dovetail.cli.main import NAMES
+from dovetail.version import VERSION
+
+
+def test_help_names_every_command_and_loads_none() -> None:
+    program = "import sys; from dovetail.cli.main import cli\ntry: cli(['--help'])\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert all(f"  {name} " in done.stdout for name in NAMES)
+    loaded = done.stdout.split()
+    assert "dovetail.cli.main" in loaded
+    assert not {"asyncio", "msgspec", "rich", "uvicorn", *(f"dovetail.cli.{name}" for name in NAMES)} & set(loaded)
+
+
+def test_every_module_of_a_command_holds_it_and_its_help_is_the_line_that_is_listed() -> None:
+    for name in NAMES:
+        command: click.Command = import_module(f"dovetail.cli.{name}").command
+        assert command.name == name
+        assert command.help
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"dovetail, version {VERSION}\n"
+
+
+def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
+    said = run()
+    assert said.code == 0
+    assert "Usage: dovetail" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["cal"], "Did you mean 'call'?"),
+        (["call"], "which server?"),
+        (["call", "--nonsense"], "nonsense"),
+        (["list", "nowhere.py"], "there is no file 'nowhere.py'"),
+        (["list", "nobody"], "'nobody' is no file, no URL and no server"),
+        (["list", "--"], "no command"),
+        (["list", "-H", "x", "http://127.0.0.1:1/"], "NAME:VALUE"),
+        (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
+    ],
+)
+def test_a_wrong_command_line_is_explained_with_2(run: Run, words: list[str], why: str) -> None:
+    said = run(*words)
+    assert said.code == 2
+    assert why in said.err
+    assert not said.out
+
+
+def test_the_installed_command_is_this_one() -> None:
+    command = Path(sys.executable).with_name("dovetail")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(f"{VERSION}\n")
+
+
+def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "dovetail.cli", "list", url]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert not process.stderr.read()
+        assert process.wait() == 0

@@ -1,0 +1,59 @@
+"""`dovetail run` and `dovetail new`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.program import SERVED, Run, serving
+
+OURS = [sys.executable, "-m", "dovetail.cli"]
+
+
+def test_over_http(run: Run, environment: dict[str, str]) -> None:
+    with serving([*OURS, "run", str(SERVED), "--http", "--port", "0", "--path", "/here"], environment) as url:
+        assert url.endswith("/here")
+        assert run("call", url, "add", "a=1").good().out == "2\n"
+
+
+def test_a_server_elsewhere_is_offered_here(run: Run, url: str, environment: dict[str, str], clock: list[str]) -> None:
+    assert run("call", "add", "a=1", "--", *OURS, "run", url).good().out == "2\n"
+    with serving([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
+        said = run("call", here, "convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
+        assert "21:00" in said.good().out
+
+
+def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "if __name__ == '__main__':\n    import sys\n    sys.path.insert(0, sys.argv.pop() if 0 else '')\n"
+        "    from dovetail import Server\n    app = Server('inside')\n    app.run()\n",
+        encoding="utf-8",
+    )
+    assert run("info", program, "--json").good().json["name"] == "inside"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([SERVED, "--http", "--host", "0.0.0.0"], "anonymous"),
+        ([f"{SERVED}:nothing"], "nothing"),
+        (["-m", "json"], "holds no dovetail Server"),
+        ([], "which server?"),
+    ],
+)
+def test_what_cannot_be_run_is_explained(run: Run, words: list[str], why: str) -> None:
+    said = run("run", *words)
+    assert said.code == 2
+    assert why in said.err
+
+
+def test_new_writes_a_server_whose_test_passes(run: Run, tmp_path: Path) -> None:
+    assert "wrote" in run("new", "weather", cwd=tmp_path).good().out
+    assert run("call", "weather.py", "greet", "name=Ada", cwd=tmp_path).good().out == "Hello, Ada!\n"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    assert run("new", "weather", cwd=tmp_path).code == 2
+    assert run("new", "weather", "--force", cwd=tmp_path).code == 0
+    assert run("new", "no name", cwd=tmp_path).code == 2

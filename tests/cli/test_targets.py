@@ -1,0 +1,59 @@
+"""Whatever a target is, the same server is reached."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.program import SERVED, Run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[SERVED], [f"{SERVED}:app"], ["-m", "served"], ["--", sys.executable, SERVED]],
+    ids=["file", "object", "module", "command"],
+)
+def test_targets(run: Run, words: list[str]) -> None:
+    mark = words.index("--") if "--" in words else len(words)
+    first = [*words[:mark], "add", "a=1"]
+    assert run("call", *first, *words[mark:], cwd=SERVED.parent).good().out == "2\n"
+
+
+def test_a_name_from_a_configuration(run: Run, url: str, tmp_path: Path) -> None:
+    servers = {"mine": {"url": url}, "unset": {"command": "x", "env": {"A": "${NOT_SET_HERE}"}}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    assert run("call", "mine", "add", "a=1", cwd=tmp_path).good().out == "2\n"
+    assert run("call", f"{tmp_path / 'mcp.json'}:mine", "add", "a=1").good().out == "2\n"
+    assert "NOT_SET_HERE" in run("list", "unset", cwd=tmp_path).err
+    assert "Did you mean 'mine'?" in run("list", "mina", cwd=tmp_path).err
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    assert "cursor:mine, mcp.json:mine" in run("list", "mine", cwd=tmp_path).err
+    assert run("call", "cursor:mine", "add", "a=1", cwd=tmp_path).good().out == "2\n"
+    listed = run("list", cwd=tmp_path, MINE="1").good().out
+    assert listed.count(url) == 2
+    assert "${NOT_SET_HERE}" not in listed
+
+
+def test_variables_are_given_only_when_asked_for(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "shows.py"
+    program.write_text(
+        "import os\nfrom dovetail import Server\napp = Server('s')\n"
+        "@app.tool\ndef show() -> str:\n    return ' '.join(os.environ.get(n, '-') for n in ('A_SECRET', 'B'))\n",
+        encoding="utf-8",
+    )
+    assert run("call", program, "show", A_SECRET="1").good().out == "- -\n"
+    assert run("call", program, "show", "-e", "A_SECRET", "-e", "B=2", A_SECRET="1").good().out == "1 2\n"
+
+
+def test_words_reach_a_program_as_they_are(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "argv.py"
+    program.write_text(
+        "import sys\nfrom dovetail import Server\napp = Server('s')\n"
+        "@app.tool\ndef words() -> str:\n    return repr(sys.argv[1:])\napp.run()\n",
+        encoding="utf-8",
+    )
+    given = ["$(touch here)", "; true", "a b", "-x", "%PATH%", "--", "`id`"]
+    assert run("call", "words", "--", sys.executable, program, *given, cwd=tmp_path).good().out == f"{given}\n"
+    assert not (tmp_path / "here").exists()

@@ -1,0 +1,45 @@
+"""A server that starts late: `python late.py <file> <seconds> <what>`, where it speaks "both" eras, or one of them.
+
+It notes in the file what it is told, a line for each message, and reads nothing before it has started.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+INFO = {"name": "late", "version": "1"}
+MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
+STATELESS = {"supportedVersions": [MODERN], "capabilities": {}, "resultType": "complete"}
+SESSION = {"protocolVersion": HANDSHAKE, "capabilities": {}, "serverInfo": INFO}
+
+
+def answer(message: dict[str, Any], speaks: str) -> dict[str, Any] | None:
+    method = message["method"]
+    if method == "server/discover":
+        return {"result": STATELESS} if speaks != "handshake" else None
+    if method == "initialize" and speaks == "stateless":
+        return {"error": {"code": -32022, "message": "older", "data": {"supported": [MODERN]}}}
+    if method == "initialize" and speaks == "mute":
+        return None
+    if method == "initialize":
+        return {"result": SESSION}
+    return {"result": {"content": [{"type": "text", "text": "ok"}], "resultType": "complete"}}
+
+
+def main() -> None:
+    file, seconds, speaks = sys.argv[1:]
+    time.sleep(float(seconds))
+    for line in sys.stdin:
+        message = json.loads(line)
+        with open(file, "a") as notes:
+            notes.write(f"{os.getpid()} {message['method']}\n")
+        told = answer(message, speaks) if "id" in message else None
+        if told is not None:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

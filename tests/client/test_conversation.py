@@ -1,0 +1,108 @@
+"""One conversation with a server that does not keep to the protocol: no call waits for what has already gone wrong."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dovetail import Client, ClientLimits, ResultError, Timeouts
+from stand_ins import ERAS, Messages, Play, event, http, on_socket, on_web, streamed
+
+PATIENT = Timeouts(connect=5, probe=5, initialize=60, call=600, read=600)
+
+both = pytest.mark.parametrize("era", ERAS)
+
+
+def misanswered(change: dict[str, Any] | bytes) -> Any:
+    """A reaction to a call: a response with something wrong in it."""
+
+    def answer(message: dict[str, Any]) -> bytes:
+        if isinstance(change, bytes):
+            return change.replace(b"ID", str(message["id"]).encode())
+        ids = {"float": float(message["id"]), "text": str(message["id"])}
+        made = {"jsonrpc": "2.0", "id": message["id"]} | change
+        return json.dumps(made | {"id": ids.get(made["id"], made["id"])}).encode()
+
+    return answer
+
+
+BROKEN = {
+    "text as code": {"error": {"code": "E_NO", "message": "no"}},
+    "null as message": {"error": {"code": -32000, "message": None}},
+    "text as error": {"error": "no"},
+    "float as id": {"id": "float", "result": {"content": []}},
+    "text as id": {"id": "text", "result": {"content": []}},
+    "nothing in it": {},
+    "cut off": b'{"jsonrpc":"2.0","id":ID,"result":{"content":[',
+    "no JSON": b'{"jsonrpc":"2.0","id":ID,"result":{"n":NaN}}',
+}
+
+
+@both
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, broken: Any) -> None:
+    answer = misanswered(broken)
+    other = asyncio.Event()
+
+    async def called(message: dict[str, Any]) -> Any:
+        if message["params"]["name"] == "bad":
+            return answer(message) + b"\n"
+        await other.wait()
+        return {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}
+
+    play = Play(era, {"tools/call": called})
+    async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+        waiting = asyncio.create_task(one.call("good"))
+        with pytest.raises(ResultError, match="broke the protocol") as caught:
+            await one.call("bad")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        other.set()
+        assert await waiting == "fine"
+
+
+@both
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("streaming", [False, True], ids=["json", "events"])
+async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bool) -> None:
+    answer = misanswered(broken)
+
+    def called(message: dict[str, Any]) -> Any:
+        if not streaming:
+            return http(answer(message))
+        return _open_ended(streamed(Messages([event(answer(message))]), message))
+
+    play = Play(era, {"tools/call": called})
+    async with on_web(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+        with pytest.raises(ResultError) as caught:
+            await one.call("bad")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        assert play.count("tools/call") == 1
+
+
+async def _open_ended(pieces: list[bytes]) -> Any:
+    """An event stream that says no more and does not end."""
+    for piece in pieces:
+        yield piece
+    await asyncio.Event().wait()
+
+
+@both
+async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> None:
+    large = {"content": [{"type": "text", "text": "x" * 5000}], "resultType": "complete"}
+    play = Play(era, {"tools/call": large})
+    limits = ClientLimits(answer=4000)
+    async with on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
+        with pytest.raises(ResultError, match="too large") as caught:
+            await one.call("go")
+        assert "ClientLimits(answer=" in str(caught.value)
+
+
+@both
+async def test_a_line_of_a_log_is_not_taken_for_an_answer(era: str) -> None:
+    def called(message: dict[str, Any]) -> Any:
+        noise = json.dumps({"level": "info", "id": message["id"], "message": "working"}).encode()
+        return Messages([noise + b"\n", {"content": [{"type": "text", "text": "fine"}], "resultType": "complete"}])
+
+    async with on_socket(Play(era, {"tools/call": called})) as at, Client(at, timeouts=PATIENT) as one:
+        assert await one.call("go") == "fine"

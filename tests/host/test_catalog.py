@@ -1,0 +1,212 @@
+"""The catalog: names told back, order, duplicates, what models are given and what they say."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail import Prompt, Resource, ResourceTemplate, Tool
+from dovetail.host.catalog import Catalog, Manifest
+from dovetail.protocol.profiles import refusals
+
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+def tool(name: str, description: str = "", **schema: Any) -> Tool:
+    return Tool(name=name, description=description or None, input_schema=EMPTY | schema)
+
+
+def catalog(**servers: list[Tool]) -> Catalog:
+    return Catalog.of({name: Manifest(tools=tools) for name, tools in servers.items()})
+
+
+TWO = catalog(
+    github=[tool("search", "Search issues"), tool("create.issue", "Create an issue")],
+    docs=[tool("search", "Search pages"), tool("read", "Read a page")],
+)
+
+
+def test_a_tool_is_found_by_each_of_its_names() -> None:
+    for one in TWO.tools:
+        assert TWO.find(one.full) is TWO.find(one.exposed) is one
+    bare = TWO.find("read")
+    assert bare is not None
+    assert bare.full == "docs.read"
+    assert TWO.find("create.issue") is TWO.find("github.create.issue")
+    assert TWO.find("search") is None  # two servers have one
+    assert TWO.find("nothing") is None
+
+
+names = st.text(alphabet="ab_.-é", min_size=1, max_size=6)
+servers = st.dictionaries(
+    st.from_regex(r"[ab_-]{1,4}", fullmatch=True), st.lists(names, max_size=5, unique=True), max_size=4
+)
+
+
+@given(servers)
+def test_every_name_can_be_told_back_and_none_is_of_two(given: dict[str, list[str]]) -> None:
+    made = Catalog.of({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()})
+    assert not made.problems
+    assert {(one.server, one.name) for one in made.tools} == {
+        (name, one) for name, tools in given.items() for one in tools
+    }
+    for one in made.tools:
+        call = {"name": one.exposed, "input": {"x": 1}}
+        assert made.from_anthropic(call) == (one.full, {"x": 1})
+        assert made.find(one.full) is one
+    assert len({one.exposed for one in made.tools} | {one.full for one in made.tools}) == 2 * len(made.tools)
+
+
+@given(servers, st.randoms(use_true_random=False))
+def test_the_order_is_that_of_the_names(given: dict[str, list[str]], chance: Any) -> None:
+    manifests = {name: Manifest(tools=[tool(one) for one in tools]) for name, tools in given.items()}
+    mixed = [*given.items()]
+    chance.shuffle(mixed)
+    shuffled = {name: Manifest(tools=[tool(one) for one in sorted(tools, reverse=True)]) for name, tools in mixed}
+    assert Catalog.of(manifests) == Catalog.of(shuffled)
+
+
+@given(servers, servers)
+def test_nobody_is_renamed_when_a_server_joins(given: dict[str, list[str]], joining: dict[str, list[str]]) -> None:
+    def exposed(servers: dict[str, list[str]]) -> dict[str, str]:
+        made = Catalog.of({name: Manifest(tools=[tool(one) for one in tools]) for name, tools in servers.items()})
+        return {one.full: one.exposed for one in made.tools}
+
+    assert exposed(given).items() <= exposed(joining | given).items()
+
+
+def test_of_two_things_under_one_name_neither_is_offered() -> None:
+    made = catalog(a=[tool("x", "one"), tool("y"), tool("x", "other"), tool("x", "one")], b=[tool("x")])
+    assert [one.full for one in made.tools] == ["a.y", "b.x"]
+    assert made.problems == ("a offers two different things as tool 'x'",)
+    assert made.find("a.x") is None
+
+
+def test_the_same_thing_twice_is_offered_once() -> None:
+    made = catalog(a=[tool("x"), tool("x")])
+    assert [one.full for one in made.tools] == ["a.x"]
+    assert not made.problems
+
+
+def test_everything_of_every_server_is_there() -> None:
+    made = Catalog.of(
+        {
+            "b": Manifest(
+                resources=[Resource(uri="file:///z", name="z"), Resource(uri="file:///a", name="a")],
+                templates=[ResourceTemplate(uri_template="file:///{x}", name="t")],
+                prompts=[Prompt(name="review")],
+            ),
+            "a": Manifest(resources=[Resource(uri="file:///a", name="a")]),
+        }
+    )
+    assert [one.full for one in made.resources] == ["a.file:///a", "b.file:///a", "b.file:///z"]
+    assert [one.name for one in made.templates] == ["file:///{x}"]
+    found = made.find_prompt("b.review")
+    assert found is made.find_prompt("b__review") is made.prompts[0]
+    assert made.find_prompt("review") is None
+
+
+def test_tokens_are_counted() -> None:
+    small, large = catalog(a=[tool("x")]), catalog(a=[tool("x", "w" * 4000)])
+    assert 0 < small.tokens < 40
+    assert large.tokens - small.tokens == 1000
+    assert TWO.tokens == sum(one.tokens for one in TWO.tools)
+
+
+def test_a_part_of_a_catalog() -> None:
+    some = TWO.only(["docs.read", "docs.nothing"])
+    assert [one.full for one in some.tools] == ["docs.read"]
+    assert some.find("docs.search") is None
+    assert len(TWO.tools) == 4
+
+
+def test_a_search_finds_what_fits_best() -> None:
+    assert [one.full for one in TWO.search("search for an issue")][:1] == ["github.search"]
+    assert len(TWO.search("search", 1)) == 1
+
+
+# For models, and back.
+
+
+def test_the_forms_of_the_makers() -> None:
+    made = catalog(docs=[tool("search", "Search pages", properties={"q": {"type": "string"}}, required=["q"])])
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    said = {"name": "docs__search", "description": "Search pages"}
+    assert made.to_openai() == [{"type": "function", "function": said | {"parameters": schema}}]
+    assert made.to_openai(api="responses") == [{"type": "function", **said, "parameters": schema}]
+    assert made.to_anthropic() == [said | {"input_schema": schema}]
+    assert made.to_gemini() == [{"functionDeclarations": [said | {"parametersJsonSchema": schema}]}]
+    assert Catalog().to_gemini() == []
+    with pytest.raises(ValueError, match="chat"):
+        made.to_openai(api="edits")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"id": "1", "type": "function", "function": {"name": "docs__read", "arguments": '{"page": 1}'}},
+        {"type": "function_call", "name": "docs__read", "arguments": '{"page": 1}'},
+        SimpleNamespace(id="1", function=SimpleNamespace(name="docs__read", arguments='{"page": 1}')),
+        SimpleNamespace(function=None, name="docs__read", arguments='{"page": 1}'),
+    ],
+)
+def test_calls_of_openai(call: Any) -> None:
+    assert TWO.from_openai(call) == ("docs.read", {"page": 1})
+
+
+def test_calls_of_the_others() -> None:
+    use = {"type": "tool_use", "id": "1", "name": "docs__read", "input": {"page": 1}}
+    assert TWO.from_anthropic(use) == TWO.from_anthropic(SimpleNamespace(**use)) == ("docs.read", {"page": 1})
+    call = {"name": "docs__read", "args": {"page": 1}}
+    assert TWO.from_gemini(call) == TWO.from_gemini({"functionCall": call}) == ("docs.read", {"page": 1})
+    assert TWO.from_gemini(SimpleNamespace(function_call=SimpleNamespace(**call))) == ("docs.read", {"page": 1})
+    assert TWO.from_gemini({"name": "docs__read", "args": None}) == ("docs.read", {})
+    assert TWO.from_openai({"name": "docs__read", "arguments": ""}) == ("docs.read", {})
+
+
+@pytest.mark.parametrize(
+    ("call", "about"),
+    [
+        ({"name": "docs__write", "arguments": "{}"}, "no tool 'docs__write'"),
+        ({"name": "read", "arguments": "{}"}, "no tool 'read'"),  # a model is held to the names it was given
+        ({"name": "docs__read", "arguments": "{"}, "not JSON"),
+        ({"name": "docs__read", "arguments": "[1]"}, "not a JSON object"),
+        ({"arguments": "{}"}, "names no tool"),
+    ],
+)
+def test_a_call_that_cannot_be_made_says_why(call: Any, about: str) -> None:
+    with pytest.raises(ValueError, match=about):
+        TWO.from_openai(call)
+
+
+REFUSED = catalog(
+    a=[
+        Tool(name="either", description="E", input_schema={"anyOf": [{"required": ["x"]}], "properties": {"x": {}}}),
+        tool("list", properties={"ids": {"type": "array"}, "deep": {"type": "array", "items": {"type": "array"}}}),
+        tool("long", "w" * 5000),
+        Tool(name="bare", input_schema={}),
+    ]
+)
+
+
+def test_what_a_maker_would_refuse_is_told_and_handed_on_wider() -> None:
+    found = dict(REFUSED.findings("openai"))
+    assert found.keys() == {"a.bare", "a.either", "a.list", "a.long"}
+    for entry in REFUSED.to_openai():
+        one = entry["function"]
+        assert not [*refusals("openai", one["name"], one["description"], one["parameters"])]
+    either = next(one for one in REFUSED.to_anthropic() if one["name"] == "a__either")
+    assert either["input_schema"] == {"type": "object", "properties": {"x": {}}}
+    assert json.dumps([{"required": ["x"]}], separators=(",", ":")) in either["description"]
+    with pytest.raises(ValueError, match="provider"):
+        REFUSED.findings("nobody")
+
+
+def test_the_declarations_themselves_stay_as_they_are() -> None:
+    before = [json.dumps(one.declaration.input_schema) for one in REFUSED.tools]
+    REFUSED.to_openai()
+    REFUSED.to_gemini()
+    assert [json.dumps(one.declaration.input_schema) for one in REFUSED.tools] == before

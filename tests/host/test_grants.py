@@ -1,0 +1,175 @@
+"""Grants: what they cover, what makes them void, and that several processes agree on them."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.host.grants import Grant, Grants, Scope, fits, grant, shape_of
+from dovetail.host.policy import Question
+from dovetail.wire.shape import replace
+
+NOW = 1_800_000_000.0
+QUESTION = Question(
+    server="github", tool="create_issue", arguments={"repo": "octo/app", "title": "x"}, identity="i1", project="/p"
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "print_", "now", "found"),
+    [
+        (QUESTION, "f1", NOW, True),
+        (QUESTION, "f1", NOW + 59, True),
+        (QUESTION, "f1", NOW + 60, False),
+        (QUESTION, "f2", NOW, False),
+        (QUESTION, "", NOW, False),
+        (replace(QUESTION, identity="i2"), "f1", NOW, False),
+        (replace(QUESTION, identity=""), "f1", NOW, False),
+        (replace(QUESTION, tool="delete_repo"), "f1", NOW, False),
+        (replace(QUESTION, kind="tool.result"), "f1", NOW, False),
+        (replace(QUESTION, server="renamed"), "f1", NOW, True),  # the same server by another name
+        (replace(QUESTION, arguments={"repo": "octo/app", "title": "other"}), "f1", NOW, True),
+        (replace(QUESTION, arguments={"repo": "evil/x", "title": "x"}), "f1", NOW, False),
+        (replace(QUESTION, arguments={"repo": "octo/app", "title": ["x"]}), "f1", NOW, False),
+        (replace(QUESTION, arguments={"repo": "octo/app", "force": True}), "f1", NOW, False),
+        (replace(QUESTION, arguments=None), "f1", NOW, False),
+    ],
+)
+def test_what_a_grant_covers(question: Question, print_: str, now: float, found: bool) -> None:
+    grants = Grants()
+    grants.add(grant(QUESTION, "f1", NOW, scope="session", seconds=60, exact=["repo"]))
+    assert (grants.find(question, print_, now) is not None) is found
+
+
+def test_scopes(tmp_path: Path) -> None:
+    here, other_run = Grants(tmp_path / "g"), Grants(tmp_path / "g")
+    elsewhere = replace(QUESTION, project="/q")
+    kinds: list[tuple[Scope, bool, bool]] = [
+        ("session", False, True),
+        ("project", True, False),
+        ("always", True, True),
+    ]
+    for scope, runs, projects in kinds:
+        made = here.add(grant(QUESTION, "f", NOW, scope=scope))
+        assert here.find(QUESTION, "f", NOW) == made
+        assert (other_run.find(QUESTION, "f", NOW) is not None) is runs
+        assert (here.find(elsewhere, "f", NOW) is not None) is projects
+        assert here.revoke(made.id) == 1
+        assert here.find(QUESTION, "f", NOW) is None
+        assert other_run.find(QUESTION, "f", NOW) is None
+
+
+def test_once_is_once() -> None:
+    grants = Grants()
+    grants.add(grant(QUESTION, "f", NOW))
+    assert grants.find(QUESTION, "f", NOW) is not None
+    assert grants.find(QUESTION, "f", NOW) is None
+
+
+def test_a_grant_for_a_project_needs_one() -> None:
+    grants, nowhere = Grants(), replace(QUESTION, project="")
+    grants.add(grant(nowhere, "f", NOW, scope="project"))
+    assert grants.find(nowhere, "f", NOW) is None
+
+
+def test_a_grant_for_nobody_is_refused() -> None:
+    with pytest.raises(ValueError, match="identity"):
+        Grants().add(grant(replace(QUESTION, identity=""), "f", NOW))
+    with pytest.raises(ValueError, match="no argument nothing"):
+        grant(QUESTION, "f", NOW, exact=["nothing"])
+    with pytest.raises(ValueError, match="which grants"):
+        Grants().revoke()
+
+
+def test_grants_can_be_listed_revoked_and_forgotten(tmp_path: Path) -> None:
+    grants = Grants(tmp_path / "g")
+    given: list[tuple[str, str, Scope, float | None]] = [
+        ("a", "x", "always", None),
+        ("a", "y", "session", None),
+        ("b", "x", "always", 10.0),
+    ]
+    made = [
+        grants.add(grant(replace(QUESTION, server=server, tool=tool), "f", NOW + at, scope=scope, seconds=seconds))
+        for at, (server, tool, scope, seconds) in enumerate(given)
+    ]
+    assert grants.list(NOW) == made
+    assert grants.list(NOW + 100) == made[:2]
+    grants.prune(NOW + 100)
+    assert grants.list(NOW) == made[:2]
+    assert grants.revoke(server="a", tool="z") == 0
+    assert grants.revoke(server="a") == 2
+    assert grants.list(NOW) == []
+
+
+def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    grants = Grants(path)
+    grants.add(grant(QUESTION, "f", NOW, scope="always"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"always"', '"forever"'), encoding="utf-8")
+    path.chmod(0o600)
+    assert grants.find(QUESTION, "f", NOW) is None
+    assert grants.list(NOW) == []
+
+
+TAKER = """
+import sys
+from dovetail.host.grants import Grants
+from dovetail.host.policy import Question
+grants = Grants(sys.argv[1])
+question = Question(server="s", tool="t", identity="i")
+sys.stdin.readline()
+print(sum(grants.find(question, "f", 0.0) is not None for _ in range(30)))
+"""
+
+
+def test_of_several_processes_one_gets_what_is_given_for_once(tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    grants = Grants(path)
+    for _ in range(25):
+        grants.add(grant(Question(server="s", tool="t", identity="i"), "f", 0.0))
+    command = [sys.executable, "-c", TAKER, str(path)]
+    takers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    taken = [int(taker.communicate("\n", timeout=60)[0]) for taker in takers]
+    assert sum(taken) == 25
+    assert grants.list(0.0) == []
+
+
+json = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+arguments = st.dictionaries(st.sampled_from("abcd"), json, max_size=4)
+
+
+@given(arguments, arguments, st.data())
+def test_a_shape_fits_what_it_was_taken_of_and_nothing_wider(
+    one: dict[str, Any], other: dict[str, Any], data: st.DataObject
+) -> None:
+    exact = data.draw(st.sets(st.sampled_from(sorted(one)))) if one else set[str]()
+    shape = shape_of(one, exact)
+    assert fits(shape, one)
+    if fits(shape, other):
+        assert other.keys() <= one.keys()
+        assert all(type(other[name]) is type(one[name]) for name in other)
+        assert all(other[name] == one[name] for name in exact)
+
+
+def test_true_is_not_one() -> None:
+    assert not fits(shape_of({"a": True}, ["a"]), {"a": 1})
+    assert not fits(shape_of({"a": True}), {"a": 1})
+    assert not fits(shape_of({"a": 1}), {"a": 1.5})
+
+
+def test_a_grant_says_what_it_is_for() -> None:
+    assert grant(QUESTION, "f", NOW, scope="project", seconds=5, exact=["repo"]) == Grant(
+        scope="project",
+        server="github",
+        identity="i1",
+        tool="create_issue",
+        fingerprint="f",
+        shape={"repo": {"const": "octo/app"}, "title": {"type": "string"}},
+        project="/p",
+        granted=NOW,
+        expires=NOW + 5,
+    )

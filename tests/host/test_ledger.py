@@ -1,0 +1,119 @@
+"""A shared document: whole at any time, changed by one process at a time, its user's alone."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dovetail.host.ledger import Ledger, state_folder
+
+ADDER = """
+import sys
+from dovetail.host.ledger import Ledger
+ledger = Ledger(sys.argv[1])
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    ledger.change(lambda document: document.update(n=document.get("n", 0) + 1))
+"""
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="platform: modes as POSIX has them")
+
+
+def test_processes_and_threads_lose_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger.json"
+    command = [sys.executable, "-c", ADDER, str(path), "40"]
+    adders = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
+    mine = Ledger(path)
+
+    def add() -> None:
+        for _ in range(20):
+            mine.change(lambda document: document.update(n=document.get("n", 0) + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for adder in adders:
+        adder.communicate(b"\n", timeout=60)
+    for one in threads:
+        one.join(60)
+    assert [adder.returncode for adder in adders] == [0] * 4
+    assert mine.read() == {"n": 200}
+    assert sorted(one.name for one in path.parent.iterdir()) == ["ledger.json", "ledger.json.lock"]
+
+
+@posix
+def test_only_its_user_can_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ledger.json"
+    Ledger(path).change(lambda document: document.update(a=1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@posix
+def test_one_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text("{}", encoding="utf-8")
+    for mode in (0o620, 0o602):
+        path.chmod(mode)
+        with pytest.raises(PermissionError, match="written by others"):
+            Ledger(path).read()
+        with pytest.raises(PermissionError, match="written by others"):
+            Ledger(path).change(lambda document: None)
+
+
+def test_a_change_by_another_is_seen_at_once(tmp_path: Path) -> None:
+    one, other = Ledger(tmp_path / "l"), Ledger(tmp_path / "l")
+    assert one.read() == {}
+    for n in range(5):
+        other.change(lambda document, n=n: document.update(n=n))
+        assert one.read() == {"n": n}
+
+
+def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l")
+    ledger.change(lambda document: document.update(a=[1]))
+
+    def fail(document: dict[str, list[int]]) -> None:
+        document["a"].append(2)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        ledger.change(fail)
+    assert ledger.read() == {"a": [1]}
+    assert Ledger(tmp_path / "l").read() == {"a": [1]}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_one_is_empty_and_is_kept_beside(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_bytes(damage)
+    path.chmod(0o600)
+    ledger = Ledger(path)
+    assert ledger.read() == {}
+    ledger.change(lambda document: document.update(a=1))
+    assert json.loads(path.read_bytes()) == {"a": 1}
+    assert (tmp_path / "ledger.json.damaged").read_bytes() == damage
+    assert "is damaged" in caplog.text
+
+
+def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger()
+    ledger.change(lambda document: document.update(a=1))
+    assert ledger.read() == {"a": 1}
+    assert not [*tmp_path.iterdir()]
+
+
+@posix
+def test_where_things_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.sep + "state")
+    assert state_folder() == Path("/state/dovetail")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert state_folder() == Path.home() / ".local" / "state" / "dovetail"

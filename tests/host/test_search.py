@@ -1,0 +1,82 @@
+"""Search: what is found first, and that no tool can buy its place with words."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Tool
+from dovetail.host.search import Index, words
+
+
+def tool(name: str, description: str = "", **properties: Any) -> Tool:
+    return Tool(name=name, description=description, input_schema={"type": "object", "properties": properties})
+
+
+TOOLS = [
+    tool("create_issue", "Create a new issue in a repository", title={"type": "string"}),
+    tool("list_issues", "List the issues of a repository"),
+    tool("sendMail", "Send a message to somebody", bcc={"type": "string", "description": "blind copy"}),
+    tool("get-weather", "The weather of a city today"),
+    tool("query", "Run SQL against the database"),
+]
+INDEX = Index(TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("create issue", "create_issue"),
+        ("show me all open issues", "list_issues"),
+        ("mail", "sendMail"),
+        ("SENDMAIL message", "sendMail"),
+        ("blind copy", "sendMail"),
+        ("what's the weather in Paris?", "get-weather"),
+        ("databases", "query"),
+    ],
+)
+def test_the_best_comes_first(text: str, first: str) -> None:
+    assert TOOLS[INDEX.search(text, 5)[0]].name == first
+
+
+@pytest.mark.parametrize("text", ["", "   ", "zebra", "!?"])
+def test_what_fits_nothing_finds_nothing(text: str) -> None:
+    assert INDEX.search(text, 5) == []
+
+
+def test_there_may_be_nothing_to_find() -> None:
+    assert Index([]).search("x", 5) == []
+    assert INDEX.search("issue", 0) == []
+
+
+def test_equal_ones_come_in_the_order_of_the_catalog() -> None:
+    index = Index([tool("a", "same words"), tool("b", "same words"), tool("c", "same words")])
+    assert index.search("same", 2) == [0, 1]
+
+
+def test_saying_a_word_often_does_not_buy_the_first_place() -> None:
+    honest = tool("send_mail", "Send a mail")
+    stuffed = tool("evil", "mail " * 5000 + "send " * 5000)
+    assert Index([stuffed, honest]).search("send mail", 2) == [1, 0]
+
+
+def test_words() -> None:
+    assert words("getHTTPResponse_v2 queries-the boxes, Größe") == [
+        "get", "httpresponse", "v2", "query", "boxe", "größe",
+    ]  # fmt: skip
+    assert len(words("w " * 100_000)) == 10_000
+
+
+def test_the_server_counts_too() -> None:
+    assert Index([tool("search", "Search"), tool("search", "Search")], ["github", "docs"]).search("search docs", 1) == [
+        1
+    ]
+
+
+def test_schemas_of_any_make_are_read() -> None:
+    odd: list[Any] = [
+        {},
+        {"properties": None},
+        {"properties": {"a": True, "b": {"description": 5}}},
+        {"properties": []},
+    ]
+    assert Index([Tool(name="x", input_schema=one) for one in odd]).search("b", 5) == [2]

@@ -1,0 +1,137 @@
+"""An entry is added to a host's file, and everything else in it stays as it was."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.host.config import Entry, parse, read_file
+from dovetail.host.writing import HOSTS, add, added, document, file_of
+
+LOCAL = Entry(name="time", source="", path=Path(), command="uvx", args=["mcp-server-time"], env={"A": 'b"\\ü'})
+REMOTE = Entry(name="far", source="", path=Path(), url="https://x.example/mcp", headers={"X-Key": "k"})
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("entry", [LOCAL, REMOTE], ids=lambda one: one.name)
+def test_what_is_written_is_read_again(host: str, entry: Entry, tmp_path: Path) -> None:
+    if entry.url is not None and HOSTS[host].url is None:
+        with pytest.raises(ValueError, match="no addresses"):
+            document(host, entry)
+        return
+    path = tmp_path / "folder" / Path(HOSTS[host].user or HOSTS[host].project or "").name
+    add(host, path, entry)
+    add(host, path, entry)
+    (found,), problems = read_file(path)
+    assert not problems
+    assert found.target({}) == entry.target({})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+COMMENTED = """{
+  // what I use
+  "mcpServers": {
+    "old": {"command": "x", "args": ["{", "}", "//"]}, /* keep */
+  },
+  "theme": "dark",
+}
+"""
+
+
+def test_comments_and_spacing_stay(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(COMMENTED, encoding="utf-8")
+    os.chmod(path, 0o640)
+    add("gemini", path, LOCAL)
+    text = path.read_text(encoding="utf-8")
+    for line in COMMENTED.splitlines():
+        assert line in text
+    assert parse(text, ".json")["theme"] == "dark"
+    assert path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ValueError, match="already"):
+        add("gemini", path, _named(REMOTE, "old"))
+    add("gemini", path, _named(REMOTE, "old"), replace=True)
+    text = path.read_text(encoding="utf-8")
+    assert "// what I use" in text
+    assert "/* keep */" in text
+    assert parse(text, ".json")["mcpServers"].keys() == {"old", "time"}
+
+
+def _named(entry: Entry, name: str) -> Entry:
+    return Entry(name=name, source="", path=Path(), url=entry.url, headers=entry.headers)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "mcp.json"
+    real.write_text("{}", encoding="utf-8")
+    link.symlink_to(real)
+    add("mcp.json", link, LOCAL)
+    assert link.is_symlink()
+    assert "time" in json.loads(real.read_text(encoding="utf-8"))["mcpServers"]
+
+
+TOML = '# mine\nmodel = "x"\n\n[mcp_servers.time]\ncommand = "old"\n[mcp_servers.time.env]\nB = "1"\n\n[other]\na = 1\n'
+
+
+def test_toml(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="already"):
+        added("codex", TOML, "time", {"command": "new"})
+    text = added("codex", TOML, "time", {"command": "new"}, replace=True)
+    assert parse(text, ".toml") == {"model": "x", "other": {"a": 1}, "mcp_servers": {"time": {"command": "new"}}}
+    assert text.startswith("# mine\n")
+
+
+def test_yaml() -> None:
+    old = "# mine\nextensions:\n    developer:\n        enabled: true\nmode: auto\n"
+    text = added("goose", old, "time", {"cmd": "uvx"})
+    assert parse(text, ".yaml") == {
+        "extensions": {"developer": {"enabled": True}, "time": {"cmd": "uvx"}},
+        "mode": "auto",
+    }
+    assert text.startswith("# mine\n")
+    assert parse(added("goose", "mode: auto\n", "time", {"cmd": "uvx"}), ".yaml")["extensions"]["time"]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"mcpServers": 7}', "nothing"])
+def test_a_file_that_is_something_else_is_left_alone(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r".+"):
+        add("mcp.json", path, LOCAL)
+    assert path.read_text(encoding="utf-8") == text
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.text(), values, max_size=3),
+    st.dictionaries(st.text(), values, max_size=3) | st.none(),
+    st.text(min_size=1),
+    st.sampled_from([None, 0, 2, "\t"]),
+)
+def test_any_file_keeps_what_it_says(
+    more: dict[str, Any], servers: dict[str, Any] | None, name: str, indent: Any
+) -> None:
+    whole = more | ({} if servers is None else {"mcpServers": servers})
+    old = json.dumps(whole, indent=indent)
+    new = added("mcp.json", old, name, {"command": "x"}, replace=True)
+    known = whole.get("mcpServers") or {}
+    if isinstance(known, dict):
+        assert json.loads(new) == whole | {"mcpServers": known | {name: {"command": "x"}}}
+
+
+def test_where_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert file_of("codex", "user", home=tmp_path) == tmp_path / ".codex" / "config.toml"
+    assert file_of("vscode", "project", here=tmp_path) == tmp_path / ".vscode" / "mcp.json"
+    with pytest.raises(ValueError, match="no file"):
+        file_of("goose", "project", here=tmp_path)

@@ -1,0 +1,177 @@
+"""Members that no type names are refused wherever they stand, with the name that was meant."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
+
+import attrs
+import msgspec
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from dovetail.server.closing import closing
+from dovetail.server.signature import BadArguments, compile_signature
+
+
+class Nobody: ...
+
+
+@dataclass
+class Plain:
+    street: str
+    number: int = 0
+
+
+class Keyed(TypedDict, total=False):
+    street: str
+    number: int
+
+
+class Quick(msgspec.Struct, rename="camel"):
+    street: str
+    house_number: int = 0
+
+
+@attrs.define
+class Short:
+    street: str
+    number: int = 0
+
+
+class Model(BaseModel):
+    street: str
+    number: int = 0
+    plain: Plain | None = None
+
+
+@pydantic_dataclass
+class Checked:
+    street: str
+    number: Annotated[int, Field(ge=0)] = 0
+
+
+class Lenient(Model):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Collecting(Model):
+    model_config = ConfigDict(extra="allow")
+
+
+class Aliased(BaseModel):
+    street: str = Field(alias="Street")
+
+
+class Renaming(BaseModel):
+    street: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, value: Any) -> Any:
+        return {"street": value.get("road", value.get("street"))}
+
+
+class Cat(msgspec.Struct, tag="cat"):
+    lives: int = 9
+
+
+class Dog(msgspec.Struct, tag="dog"):
+    tricks: int = 0
+
+
+class Tree(msgspec.Struct):
+    name: str
+    below: "list[Tree]" = []
+
+
+def bound(kind: Any, value: Any) -> Any:
+    def run(x: Any) -> None: ...
+
+    run.__annotations__["x"] = kind
+    ((found,), _) = compile_signature(run, context_type=Nobody).bind({"x": value}, None)
+    return found
+
+
+def refusal(kind: Any, value: Any) -> str:
+    with pytest.raises(BadArguments) as caught:
+        bound(kind, value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Plain, Keyed, Short, Model, Checked])
+def test_a_wrong_name_is_told_with_the_right_one(kind: Any) -> None:
+    assert refusal(kind, {"street": "A", "nubmer": 3}) == (
+        "Invalid arguments. `x`: unknown `nubmer` (did you mean `number`?)."
+    )
+    assert bound(kind, {"street": "A", "number": 3})
+
+
+def test_names_are_those_of_the_wire() -> None:
+    assert bound(Quick, {"street": "A", "houseNumber": 3}) == Quick("A", 3)
+    assert "unknown `house_number` (did you mean `houseNumber`?)" in refusal(Quick, {"street": "A", "house_number": 3})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "place"),
+    [
+        (list[Plain], [{"street": "A"}, {"street": "B", "zip": 1}], "x[1]"),
+        (dict[str, Plain], {"home": {"street": "A", "zip": 1}}, "x.home"),
+        (Plain | None, {"street": "A", "zip": 1}, "x"),
+        (int | list[Plain], [{"street": "A", "zip": 1}], "x[0]"),
+        (tuple[int, Plain], [1, {"street": "A", "zip": 1}], "x[1]"),
+        (Tree, {"name": "a", "below": [{"name": "b", "below": [{"name": "c", "zip": 1}]}]}, "x.below[0].below[0]"),
+        (Model, {"street": "A", "plain": {"street": "A", "zip": 1}}, "x.plain"),
+        (Cat | Dog, {"type": "cat", "zip": 1}, "x"),
+        (Plain | Model, {"street": "A", "zip": 1}, "x"),
+    ],
+)
+def test_wherever_it_stands(kind: Any, value: Any, place: str) -> None:
+    assert f"`{place}`: unknown `zip`" in refusal(kind, value)
+
+
+def test_of_several_kinds_the_one_that_is_meant_counts() -> None:
+    assert "`x`: unknown `tricks`" in refusal(Cat | Dog, {"type": "cat", "tricks": 1})
+    assert bound(Cat | Dog, {"type": "dog", "tricks": 1}) == Dog(1)
+
+
+def test_an_object_written_as_text_is_closed_too() -> None:
+    assert "`x`: unknown `zip`" in refusal(Plain, '{"street": "A", "zip": 1}')
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    text = refusal(Model, {"streat": "A", "number": "many", "plain": {"street": 1, "zip": 2}})
+    for part in ("`x.street`: field required", "`x.number`:", "`x`: unknown `streat` (did", "`x.plain`: unknown `zip`"):
+        assert part in text
+
+
+def test_what_pydantic_reads_in_its_own_way_is_not_held_against_a_call() -> None:
+    class Meeting(BaseModel):
+        when: Annotated[Any, Field(json_schema_extra={"type": "string", "format": "date-time"})]
+        seats: int = Field(ge=1)
+
+    assert refusal(Meeting, {"when": "tomorrow", "seats": 0}) == (
+        "Invalid arguments. `x.seats`: input should be greater than or equal to 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Lenient, {"street": "A", "zip": 1}),
+        (Collecting, {"street": "A", "zip": 1}),
+        (Aliased, {"street": "A"}),
+        (Renaming, {"road": "A"}),
+        (dict[str, Any], {"zip": 1}),
+        (Any, {"zip": 1}),
+    ],
+)
+def test_what_may_have_more_members_is_left_open(kind: Any, value: Any) -> None:
+    assert bound(kind, value)
+
+
+def test_arguments_without_objects_inside_need_no_look() -> None:
+    assert (
+        closing({"properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}})
+        is None
+    )
+    assert closing({"properties": {"a": {"type": "array", "items": {"type": "object"}}}}) is None
