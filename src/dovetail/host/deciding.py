@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from dovetail.errors import PolicyError
 from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Deny, DenyAll, Edit, Kind, Later
+from dovetail.host.grants import Grants, grant
 from dovetail.host.member import Event
-from dovetail.host.pins import changes, describe, fingerprint
+from dovetail.host.pinned import Pins
+from dovetail.host.pins import Difference, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question
-from dovetail.wire.codec import canonical
 from dovetail.wire.shape import Struct, replace
 
 # What the user has said yes to by configuring it: only a rule that names it makes it a question.
@@ -39,12 +40,14 @@ class Settled(Struct, frozen=True):
 class Desk:
     """Where the questions of one host are decided."""
 
-    def __init__(self, policy: Policy, broker: Broker, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, policy: Policy, broker: Broker, grants: Grants, pins: Pins, tell: Callable[[Event], None]
+    ) -> None:
         self.policy = policy
         self.broker = broker
-        self._grants: dict[Any, float] = {}
+        self.grants = grants
+        self.pins = pins
         self._tell = tell
-        self._seen: dict[tuple[str, str, str], Any] = {}  # definitions, as they were when they were first used
 
     def look(self, question: Question) -> Decision:
         """What the policy says; what the user has configured is not asked about unless a rule wants it."""
@@ -84,7 +87,7 @@ class Desk:
         self.heard(question, answer, decision.reason)
         match answer:
             case Allow():
-                self._remember(question, definition, mark, answer)
+                self._remember(question, mark, answer)
                 self._note(question, definition)
                 return self._allowed(question, f"the user said yes: {answer.scope}")
             case Edit():
@@ -115,26 +118,29 @@ class Desk:
     # Grants
 
     def _granted(self, question: Question, mark: str) -> bool:
-        keys = (_granted(question, mark, exact=True), _granted(question, mark, exact=False))
-        return any(self._grants.get(key, 0.0) > time.time() for key in keys)
+        return self.grants.find(question, mark, time.time()) is not None
 
-    def _remember(self, question: Question, definition: Any, mark: str, answer: Allow) -> None:
-        if answer.scope != "once":
-            expires = float("inf") if answer.expires is None else time.time() + answer.expires
-            self._grants[_granted(question, mark, exact=answer.exact)] = expires
+    def _remember(self, question: Question, mark: str, answer: Allow) -> None:
+        if answer.scope != "once" and question.identity:
+            exact = (question.arguments or {}).keys() if answer.exact else None
+            given = grant(question, mark, time.time(), scope=answer.scope, seconds=answer.expires, exact=exact)
+            self.grants.add(given)
 
     # Definitions that change
 
     def _note(self, question: Question, definition: Any) -> None:
-        if definition is not None:
-            self._seen[_key(question)] = definition
+        if definition is None or not question.identity:
+            return
+        pin = self.pins.get(question.identity, question.tool)
+        if pin is None or pin.fingerprint != fingerprint(definition):
+            self.pins.keep(question.server, question.identity, [definition], time.time())
 
-    def _changed(self, question: Question, definition: Any, mark: str) -> list[Any] | None:
+    def _changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
-        before = self._seen.get(_key(question))
-        if definition is None or before is None or fingerprint(before) == mark:
+        pin = self.pins.get(question.identity, question.tool) if definition is not None else None
+        if pin is None or pin.fingerprint == mark:
             return None
-        found = changes(before, definition)
+        found = self.pins.compare(question.identity, [definition]).changed[0].differences
         return found if any(one.kind in _GRAVE for one in found) else None
 
     async def _show(self, question: Question, found: list[Any], wait: bool, ask: Callable[..., Any] | None) -> None:
@@ -171,12 +177,3 @@ def _means(decision: Decision, question: Question) -> bool:
     if rule is None:
         return False
     return bool(rule.kind) or (decision.verdict in ("deny", "hide") and bool(question.tool or not rule.tool))
-
-
-def _granted(question: Question, mark: str, *, exact: bool) -> Any:
-    shape = canonical(question.arguments or {}) if exact else None
-    return question.identity or question.server, question.kind, question.tool, mark, shape
-
-
-def _key(question: Question) -> tuple[str, str, str]:
-    return question.identity or question.server, question.kind, question.tool

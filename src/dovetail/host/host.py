@@ -6,7 +6,6 @@ into one catalog. A server that is slow, broken or gone costs the others nothing
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,16 +21,19 @@ from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
 from dovetail.host.gateway import Gateway, Mode
+from dovetail.host.grants import Grants
+from dovetail.host.identity import identity_of
 from dovetail.host.member import Event, Member, Settings
 from dovetail.host.metering import Meter, shortened
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
+from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
 from dovetail.host.searching import CALL, OWN, SERVER, inner_call, looked_up, searching
 from dovetail.protocol.mounting import KINDS, Kind
 from dovetail.serve import Server
-from dovetail.wire.codec import canonical, convert, plain
+from dovetail.wire.codec import convert, plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
@@ -53,7 +55,8 @@ class Host:
     """Servers, and what may happen with them.
 
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
-    ask a model. roots: folders the servers may work in.
+    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
+    without them that is forgotten with the host. roots: folders the servers may work in.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Host:
         policy: Policy | str | Path | None = None,
         consent: Broker | Callable[..., Any] | None = None,
         model: Model | None = None,
+        grants: Grants | str | Path | None = None,
+        pins: Pins | str | Path | None = None,
         roots: Sequence[Any] = (),
         patience: float = PATIENCE,
         project: str = "",
@@ -78,7 +83,13 @@ class Host:
         self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         broker: Any = consent or DenyAll()
         broker = broker if hasattr(broker, "ask") else CallbackConsent(broker)
-        self.desk = Desk(self.policy, broker, self._tell)
+        self.desk = Desk(
+            self.policy,
+            broker,
+            grants if isinstance(grants, Grants) else Grants(grants),
+            pins if isinstance(pins, Pins) else Pins(pins),
+            self._tell,
+        )
         self.meter = Meter()
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
@@ -411,17 +422,3 @@ def _picked(tool: str, settings: Settings) -> bool:
     return any(fnmatchcase(tool, glob) for glob in settings.allow) and not any(
         fnmatchcase(tool, glob) for glob in settings.deny
     )
-
-
-def identity_of(target: Any) -> str:
-    """What tells a server from another that has its name: the command, or the URL."""
-    match target:
-        case Mapping():
-            told: Any = {key: target[key] for key in ("command", "args", "cwd", "url", "httpUrl") if key in target}
-        case str() | Path():
-            told = str(target)
-        case list() | tuple():
-            told = [*map(str, target)]
-        case _:
-            told = [type(target).__name__, str(getattr(target, "name", ""))]
-    return hashlib.sha256(canonical(told)).hexdigest()[:32]
