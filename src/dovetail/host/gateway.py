@@ -30,6 +30,7 @@ from dovetail.host.member import Member
 from dovetail.host.metering import Meter
 from dovetail.host.names import exposed
 from dovetail.host.offers import Offered
+from dovetail.host.paths import Paths
 from dovetail.host.policy import Policy, Question
 from dovetail.host.searching import CALL, DESCRIBE, SEARCH, TOOLS, inner_call, looked_up
 from dovetail.protocol.exchange import Exchange
@@ -159,10 +160,13 @@ class Seat:
 
     async def listed(self, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         """What it offers this caller; of one that is slow or gone, what it offered last."""
-        member = self._of(exchange)
+        member = self.member
         try:
+            member = self._of(exchange)
             async with asyncio.timeout(self._host.patience):
                 found = await member.listed(kind)
+        except PolicyError:
+            return {}
         except (MCPError, TimeoutError):
             found = member.known.get(kind, {})
         return {name: one for name, one in found.items() if self._host.shows(member, kind, name, one)}
@@ -176,8 +180,12 @@ class Seat:
         return self.member.follow(hear)
 
     async def subscribed(self, uris: list[str]) -> Callable[[], None]:
-        """Hear of these resources."""
-        return await self.member.subscribe(uris)
+        """Hear of these resources; a server that cannot tell of them keeps nobody from hearing of others."""
+        try:
+            return await self.member.subscribe(uris)
+        except MCPError as exc:
+            log.warning("%s does not tell of changes: %s", self.name, exc)
+            return lambda: None
 
     def _of(self, exchange: Exchange) -> Member:
         return self._host.member_for(self.member, exchange.caller.principal)
@@ -186,8 +194,9 @@ class Seat:
 
     async def serve(self, exchange: Exchange) -> Result | bytes:
         """Have it done, if it may be."""
-        member = self._of(exchange)
+        member = self.member
         try:
+            member = self._of(exchange)
             return await self._served(exchange, member)
         except Needed as needed:
             return needed.result
@@ -260,6 +269,28 @@ def _not_found(exchange: Exchange) -> ProtocolError:
             return InvalidParams("Invalid params: there is nothing of this name")
 
 
+class GatewayServer(Server):
+    """A gateway's server; over HTTP it has a path for each form of it."""
+
+    def __init__(self, name: str, forms: Callable[..., Server | None], **options: Any) -> None:
+        super().__init__(name, **options)
+        self._forms = forms
+
+    def asgi(self, *, path: str = "/mcp", **options: Any) -> Any:
+        """As the application of a server, with `/search/mcp` and `/s/NAME/mcp` beside it."""
+
+        def make(mode: str, only: str | None, own: str) -> Any | None:
+            server = self._forms(mode, only)
+            return None if server is None else framework_asgi(server, path=own, **options)
+
+        return Paths(super().asgi(path=path, **options), make)
+
+
+def framework_asgi(server: Server, **options: Any) -> Any:
+    """The application of one server, on one path."""
+    return Server.asgi(server, **options)
+
+
 class Gateway:
     """A host as one server."""
 
@@ -273,10 +304,20 @@ class Gateway:
         self._mode = mode
         self._only = only
         self._sealer = Sealer(secrets)
+        self.forms: list[Gateway] = []
         self._seated: dict[str, tuple[Member, Callable[[], None]]] = {}
-        self.server = Server(name, lifespan=self._life, **options)
+        self._options = options
+        self.server = GatewayServer(name, self._form, lifespan=self._life, **options)
         self.server.middleware(self._around)
         self.seat()
+
+    def _form(self, mode: Mode, only: str | None) -> Server | None:
+        """Another form of the same host; None for a server it does not have."""
+        if only is not None and only not in {member.name for member in self._host.servers}:
+            return None
+        form = Gateway(self._host, mode=mode, only=only, name=only or self.server.name, **self._options)
+        self.forms.append(form)
+        return form.server
 
     @asynccontextmanager
     async def _life(self) -> AsyncGenerator[None]:
@@ -292,6 +333,8 @@ class Gateway:
 
     def seat(self) -> None:
         """Mount what has joined, and take off what has left."""
+        for form in self.forms:
+            form.seat()
         members = {one.name: one for one in self._host.servers if self._only in (None, one.name)}
         for name, (member, unmount) in tuple(self._seated.items()):
             if members.get(name) is not member:

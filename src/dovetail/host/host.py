@@ -17,6 +17,7 @@ from dovetail.client.clock import Progress
 from dovetail.connect import Client
 from dovetail.errors import MCPError, NotOffered, clip
 from dovetail.host.answering import Answers
+from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
@@ -32,7 +33,7 @@ from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
 from dovetail.host.searching import CALL, OWN, SERVER, inner_call, looked_up, searching
 from dovetail.protocol.mounting import KINDS, Kind
-from dovetail.serve import Server
+from dovetail.serve import Server, Transport, serving
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
@@ -41,6 +42,7 @@ from dovetail.wire.tools import CallToolResult
 
 log = logging.getLogger("dovetail")
 
+_WEB_TIME: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
 PATIENCE: Final = 5.0  # seconds a list waits for servers that are not ready; they are in the next one
 _NOTHING: Final[dict[str, Any]] = {}
 _FIELDS: Final[Mapping[Kind, str]] = {
@@ -94,6 +96,8 @@ class Host:
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
         self._gateways: list[Gateway] = []
+        self._callers: dict[str, PerCaller] = {}
+        self._web: dict[Any, asyncio.Task[None]] = {}
 
     # Servers
 
@@ -108,6 +112,7 @@ class Host:
         settings = Settings(**{**self._settings, **own})
         enabled = options.pop("enabled", True)
         identity = identity or identity_of(target)
+        credentials = options.pop("credentials", None)
         answers = Answers(
             name,
             self.desk,
@@ -118,9 +123,9 @@ class Host:
             take=self._take,
         )
 
-        def make() -> Client:
+        def make(**more: Any) -> Client:
             to = target() if callable(target) and not hasattr(target, "link") else target
-            return Client(to, name=name, on_log=logged, **{**answers.options(), **options})
+            return Client(to, name=name, on_log=logged, **{**answers.options(), **options, **more})
 
         def logged(message: Any) -> None:
             self._tell(Event(kind="server.log", server=name, new=message.level, details=message))
@@ -133,6 +138,8 @@ class Host:
         member = Member(
             name, make, settings, self._tell, identity=identity, source=source, enabled=enabled, permit=permit
         )
+        if credentials is not None:
+            self._callers[name] = PerCaller(member, make, credentials)
         self._members[name] = member
         self._seat()
         self._tell(Event(kind="server.added", server=name))
@@ -144,8 +151,9 @@ class Host:
         """Stop a server and forget it."""
         member = self._member(name)
         del self._members[name]
+        callers = self._callers.pop(name, None)
         self._seat()
-        await member.stop()
+        await asyncio.gather(member.stop(), *(one.stop() for one in (callers.members if callers else ())))
         self._tell(Event(kind="server.removed", server=name))
 
     def _seat(self) -> None:
@@ -180,8 +188,9 @@ class Host:
         return self._open
 
     def member_for(self, member: Member, principal: str | None) -> Member:
-        """The server as one caller of a gateway uses it."""
-        return member
+        """The server as one caller of a gateway uses it; PolicyError if it does not know who that is."""
+        callers = self._callers.get(member.name)
+        return member if callers is None else callers.of(principal)
 
     async def _take(self, server: str, what: str) -> None:
         rate = self.policy.quota(server, what).rate
@@ -207,7 +216,13 @@ class Host:
     async def close(self) -> None:
         """Stop all servers, at once and in bounded time."""
         self._open = False
-        await asyncio.gather(*(member.stop() for member in self.servers))
+        for web in self._web:
+            web.should_exit = True
+        served, self._web = [*self._web.values()], {}
+        if served:
+            await asyncio.wait(served, timeout=_WEB_TIME)
+        own = [member for callers in self._callers.values() for member in callers.members]
+        await asyncio.gather(*(member.stop() for member in (*self.servers, *own)))
 
     def _begin(self, member: Member) -> None:
         async def begin() -> None:
@@ -412,6 +427,38 @@ class Host:
         gateway = Gateway(self, mode=mode, only=only, **options)
         self._gateways.append(gateway)
         return gateway.server
+
+    def asgi(self, mode: Mode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
+        """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/s/NAME/mcp` for each server.
+
+        Options are those of `Server.asgi`.
+        """
+        return self.as_server(mode, name=name, auth=auth).asgi(**options)
+
+    def serve(
+        self,
+        transport: Transport = "stdio",
+        mode: Mode = "merged",
+        *,
+        name: str = "gateway",
+        auth: Any = None,
+        **options: Any,
+    ) -> "asyncio.Task[None] | None":
+        """Serve all servers as one until told to stop; options are those of `Server.run`.
+
+        Within a running loop, over HTTP, it goes on beside you until the host is left; what is returned can be awaited.
+        """
+        server = self.as_server(mode, name=name, auth=auth)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            server.run(transport, **options)
+            return None
+        if transport != "http":
+            raise RuntimeError(f"within a running loop only 'http' can be served, not {transport!r}")
+        web, work = serving(server, **options)
+        self._web[web] = loop.create_task(work)
+        return self._web[web]
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -110,6 +110,14 @@ class Member:
         self._not_before = 0.0
         self._hears = False  # whether the server tells of changes
 
+    def sibling(self, make: Callable[[], Client], settings: Settings) -> "Member":
+        """The same server once more, for somebody else; who hears of the one hears of the other."""
+        made = Member(
+            self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit
+        )
+        made._hearers = self._hearers
+        return made
+
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}{f', {clip(str(self.reason))}' if self.reason else ''}>"
 
