@@ -47,6 +47,7 @@ from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
+from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 from dovetail.wire.methods import METHODS
@@ -454,6 +455,10 @@ class Client:
         options = _options(timeout, total, progress, meta, None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        return await self._here(self._answering.answer_all, questions)
 
     # Resources
 

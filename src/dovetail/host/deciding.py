@@ -87,7 +87,7 @@ class Desk:
         self.heard(question, answer, decision.reason)
         match answer:
             case Allow():
-                self._remember(question, mark, answer)
+                self.remember(question, mark, answer)
                 self._note(question, definition)
                 return self._allowed(question, f"the user said yes: {answer.scope}")
             case Edit():
@@ -120,7 +120,8 @@ class Desk:
     def _granted(self, question: Question, mark: str) -> bool:
         return self.grants.find(question, mark, time.time()) is not None
 
-    def _remember(self, question: Question, mark: str, answer: Allow) -> None:
+    def remember(self, question: Question, mark: str, answer: Allow) -> None:
+        """Keep what was agreed to for longer than once."""
         if answer.scope != "once" and question.identity:
             exact = (question.arguments or {}).keys() if answer.exact else None
             given = grant(question, mark, time.time(), scope=answer.scope, seconds=answer.expires, exact=exact)

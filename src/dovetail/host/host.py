@@ -7,23 +7,25 @@ into one catalog. A server that is slow, broken or gone costs the others nothing
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Self
 
 from dovetail.client.clock import Progress
+from dovetail.client.rounds import Pending
 from dovetail.connect import Client
 from dovetail.errors import MCPError, NotOffered, clip
 from dovetail.host.answering import Answers
 from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
-from dovetail.host.consent import Broker, CallbackConsent, DenyAll
-from dovetail.host.deciding import Desk
+from dovetail.host.consent import Broker, CallbackConsent, DenyAll, read_answer
+from dovetail.host.deciding import Desk, Postponed
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
+from dovetail.host.inbox import Item
 from dovetail.host.member import Event, Member, Settings
 from dovetail.host.metering import Meter, shortened
 from dovetail.host.models.model import Model
@@ -31,6 +33,7 @@ from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
 from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
+from dovetail.host.postponing import Postponing
 from dovetail.host.searching import CALL, OWN, SERVER, inner_call, looked_up, searching
 from dovetail.protocol.mounting import KINDS, Kind
 from dovetail.serve import Server, Transport, serving
@@ -93,6 +96,7 @@ class Host:
             self._tell,
         )
         self.meter = Meter()
+        self.postponing = Postponing(self)
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
         self._gateways: list[Gateway] = []
@@ -343,8 +347,10 @@ class Host:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
-    ) -> CallToolResult:
+    ) -> Any:
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
+
+        Returns its result; with `wait=False` and a `DurableConsent`, a `Waiting` if somebody has to answer first.
 
         Raises:
             PolicyError: the policy, or the user, said no.
@@ -356,16 +362,53 @@ class Host:
         member, tool = await self.find(name)
         declared = await self.declared(member, tool)
         question = self.question(member, "tool.call", tool, dict(arguments or {}), declared)
-        settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
-        told = settled.edited if settled.edited is not None else question.arguments
+        try:
+            settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
+        except Postponed as put_off:
+            return await self.postponing.put_off(put_off.ticket, question, declared)
+        told = settled.edited if settled.edited is not None else dict(question.arguments or {})
+        return await self.perform(
+            member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
+        )
+
+    async def perform(
+        self,
+        member: Member,
+        declared: Any,
+        arguments: dict[str, Any],
+        *,
+        wait: bool = True,
+        resume: Callable[[Client], Awaitable[Any]] | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Any:
+        """Do what may be done, within the limits; `resume` goes on with a call that waited."""
+        tool: str = declared.name
         quota = self.policy.quota(member.name, tool)
         async with self.meter.within(member.name, tool, quota), member.using() as client:
+            question = self.question(member, "tool.call", tool, arguments, declared)
             self._tell(Event(kind="call", server=member.name, new=tool, details=question))
-            most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
-            result = await client.call_tool(
-                tool, told, timeout=most, total=quota.timeout, progress=progress, meta=meta, retry=retry
-            )
+            if resume is not None:
+                result = await resume(client)
+            else:
+                most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
+                start = client.call_tool if wait else client.start_tool
+                result = await start(tool, arguments, timeout=most, total=quota.timeout, **options)
+        if isinstance(result, Pending):
+            return await self.postponing.asked(member, declared, arguments, result)
         return await self._passed(member, tool, declared, shortened(result, quota.result_bytes))
+
+    async def inbox(self) -> "AsyncGenerator[Item]":
+        """The questions that wait for an answer, oldest first."""
+        for item in await self.postponing.items():
+            yield item
+
+    async def answer(self, ticket: str, answer: Any) -> Any:
+        """Answer a question of the inbox: True, False, Allow, Deny, Edit, or what was filled in.
+
+        Returns the result of the call that waited for it, or None if somebody else has it.
+        """
+        return await self.postponing.answer(ticket, read_answer(answer))
 
     async def _passed(self, member: Member, tool: str, declared: Any, result: CallToolResult) -> CallToolResult:
         question = self.question(member, "tool.result", tool, None, declared)

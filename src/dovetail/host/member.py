@@ -376,6 +376,10 @@ class Member:
         assert self._forwarding is not None
         return self._forwarding
 
+    async def answer(self, questions: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers to what the server asks within a result, as its client gives them."""
+        return await (await self.ready()).answer(questions)
+
     # Stopping
 
     def _rest(self) -> None:
