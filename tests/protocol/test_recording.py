@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from dovetail.protocol.recording import (
+    Event,
     FORMAT,
     MASK,
     Frame,
@@ -14,6 +15,7 @@ from dovetail.protocol.recording import (
     line,
     masked,
     masked_headers,
+    read_all,
     read_lines,
 )
 
@@ -78,3 +80,13 @@ def test_headers_that_open_doors_are_masked() -> None:
     assert shown == {"Authorization": MASK, "Mcp-Session-Id": MASK, "Mcp-Method": "tools/call"}
     made = frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
     assert made.headers == {"cookie": MASK, "mcp-name": "add"}
+
+
+def test_events_are_for_those_who_ask() -> None:
+    happened = Event(event="call", at=1.0, server="s", facts={"ms": 3})
+    parts = [Heading(recording=FORMAT), happened, Frame(at=2.0, to="server", message={}, server="s")]
+    lines = b"".join(map(line, parts)).splitlines()
+    assert [*read_all(lines)] == parts
+    assert [*read_lines(lines)] == [parts[0], parts[2]]
+    with pytest.raises(ValueError, match="line 1"):
+        list(read_all([b'{"event":5}']))

@@ -56,7 +56,7 @@ def _known(word: str, name: str | None) -> Entry:
     from dovetail.host.config import read_known
 
     source, _, wanted = word.rpartition(":")
-    found = [one for one in read_known()[0] if one.name == wanted and source in ("", one.source)]
+    found = [one for one in read_known()[0] if wanted in (one.name, one.written) and source in ("", one.source)]
     if not found:
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration")
     return replace(found[0], name=name or wanted)

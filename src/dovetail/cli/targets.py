@@ -113,7 +113,7 @@ def _in_file(path: Path, name: str | None) -> Any:
     from dovetail.host.config import read_file
 
     entries, problems = read_file(_there(path), path.name)
-    found = [one for one in entries if name in (None, one.name)]
+    found = [one for one in entries if name in (None, one.name, one.written)]
     if len(found) == 1:
         return _target(found[0])
     for problem in problems:
@@ -129,7 +129,7 @@ def _configured(word: str) -> Any:
 
     entries, _ = read_known()
     source, _, name = word.rpartition(":")
-    found = [one for one in entries if one.name == name and source in ("", one.source)]
+    found = [one for one in entries if name in (one.name, one.written) and source in ("", one.source)]
     if not found:
         hint = meant(name, [one.name for one in entries])
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
@@ -143,7 +143,7 @@ def _target(entry: Any) -> Any:
     try:
         return entry.target()
     except KeyError as exc:
-        raise click.UsageError(f"{entry.name}: the variable {exc.args[0]} is not set here") from None
+        raise click.UsageError(f"{entry.name}: {exc}") from None
 
 
 def url_of(target: Any) -> str | None:

@@ -1,7 +1,8 @@
 """The recording format: what travelled between a client and a server, one JSON object a line.
 
-The first line is a Heading, every other a Frame. The same whoever records: a client, a server, or something between the
-two. Secrets are masked on the way in, so a recording may be kept beside the code.
+The first line is a Heading, every other a Frame, or, where a host records, an Event. The same whoever records: a
+client, a server, or something between the two. Secrets are masked on the way in, so a recording may be kept beside the
+code.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from dovetail.protocol.channel import Headers
-from dovetail.wire.shape import UNSET, Struct, UnsetType
+from dovetail.wire.shape import UNSET, Struct, UnsetType, field
 
 FORMAT: Final = 1
 MASK: Final = "***"
@@ -39,26 +40,49 @@ class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str | None = None
     headers: dict[str, str] | None = None
     status: int | None = None
+    server: str = ""  # which one, where a recording is of several
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened, and was no message: a call, a decision, an answer of the user, another state."""
+
+    event: str
+    at: float
+    server: str = ""
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 _heading: Final = msgspec.json.Decoder(Heading)
 _frame: Final = msgspec.json.Decoder(Frame)
+_event: Final = msgspec.json.Decoder(Event)
 _anything: Final = msgspec.json.Decoder()
 _BEGINS: Final = b'{"recording"'  # so recordings may follow one another in a file
+_HAPPENED: Final = b'{"event"'
 
 
-def line(part: Heading | Frame) -> bytes:
+def line(part: Heading | Frame | Event) -> bytes:
     """One line of a recording, with its end."""
     return msgspec.json.encode(part) + b"\n"
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[Heading | Frame]:
-    """The parts of a recording; ValueError names the line that is none."""
+    """The messages of a recording and its headings; ValueError names the line that is no part of one."""
+    for part in read_all(lines):
+        if not isinstance(part, Event):
+            yield part
+
+
+def read_all(lines: Iterable[bytes]) -> Iterator[Heading | Frame | Event]:
+    """All parts of a recording, events too; ValueError names the line that is none."""
     for number, text in enumerate(lines, 1):
-        if not text.strip():
+        start = text.lstrip()
+        if not start:
             continue
         try:
-            yield (_heading if text.lstrip().startswith(_BEGINS) else _frame).decode(text)
+            if start.startswith(_HAPPENED):
+                yield _event.decode(text)
+            else:
+                yield (_heading if start.startswith(_BEGINS) else _frame).decode(text)
         except msgspec.MsgspecError as exc:
             raise ValueError(f"line {number} is not part of a recording: {exc}") from None
 

@@ -1,0 +1,295 @@
+"""One server of a configuration: what the known hosts write, as one shape.
+
+Its repr shows names only: values of variables and headers, and addresses beyond the host, may be secrets.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from dovetail.host.identity import identity_of
+from dovetail.host.names import cleaned
+from dovetail.host.quotas import quota
+from dovetail.host.secrets import Level, Place, Reference, Secrets, parts
+from dovetail.protocol.limits import Timeouts
+from dovetail.wire.shape import Struct, field, replace
+
+OWN: Final = "x-dovetail"
+
+
+class Chosen(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tools of a server are offered, by globs of their own names; without any, all."""
+
+    allow: list[str] = field(default_factory=list[str])
+    deny: list[str] = field(default_factory=list[str])
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What only this host knows of a server."""
+
+    trust: bool = False  # whether its annotations may loosen a policy
+    roots: list[str] = field(default_factory=list[str])
+    tools: Chosen = field(default_factory=Chosen)
+    timeouts: dict[str, float] = field(default_factory=dict[str, float])
+    start: Literal["lazy", "eager"] = "lazy"
+    limits: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        Timeouts(**self.timeouts)
+        quota(self.limits)
+
+
+class Problem(Struct, frozen=True):
+    """A file or an entry that cannot be read, and why; one that is not severe costs nothing but a word."""
+
+    source: str
+    path: Path
+    text: str
+    severe: bool = True
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One server of one file."""
+
+    name: str
+    source: str  # which host's file it is from
+    path: Path
+    command: str | None = None
+    args: list[str] = field(default_factory=list[str])
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    passed: list[str] = field(default_factory=list[str])  # variables handed on if they are set
+    env_file: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    enabled: bool = True
+    settings: Settings = field(default_factory=Settings)
+    unknown: dict[str, Any] = field(default_factory=dict[str, Any])  # what nobody here understands
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    written: str = ""  # its name as the file has it
+    level: Level = "user"
+    folder: Path = Path()
+
+    def spelled(self) -> str:
+        """Its command or address, as the file has it: references stay what they are."""
+        return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
+
+    @property
+    def identity(self) -> str:
+        """What is started or reached, as a digest; of a project's file, the file too."""
+        target = {"url": self.url} if self.url is not None else self._process()
+        return identity_of(target, place=str(self.path) if self.level == "project" else "")
+
+    def _process(self) -> dict[str, Any]:
+        handed = {name: f"${{{name}}}" for name in self.passed}
+        facts = {"command": self.command, "args": self.args, "env": handed | self.env, "cwd": self.cwd}
+        return facts | ({"args": [*self.args, f"envFile={self.env_file}"]} if self.env_file else {})
+
+    def needs(self) -> list[Reference]:
+        """Everything it refers to, each once."""
+        found = dict.fromkeys(
+            one
+            for _, text in self._texts()
+            for one in parts(text, bare=self._place().bare)
+            if isinstance(one, Reference)
+        )
+        return [*found]
+
+    def asks(self) -> list[dict[str, Any]]:
+        """The inputs its user must be asked for, as the file describes them."""
+        return [self.inputs.get(one.name, {"id": one.name}) for one in self.needs() if one.kind == "input"]
+
+    def with_inputs(self, inputs: Mapping[str, dict[str, Any]]) -> "Entry":
+        """The same, with those of the file's inputs that it refers to."""
+        used = {one.name for one in self.needs() if one.kind == "input"}
+        return replace(self, inputs={name: one for name, one in inputs.items() if name in used})
+
+    def target(self, environ: Mapping[str, str] | None = None, *, secrets: Secrets | None = None) -> dict[str, Any]:
+        """As a client takes it, with its references resolved; KeyError names a variable that is not set."""
+        known = secrets or Secrets(environ)
+        place = self._place()
+        made = {setting: known.resolve(text, setting, place) for setting, text in self._texts()}
+        if self.url is not None:
+            return {"url": made["url"], "headers": {name: made[f"headers.{name}"] for name in self.headers}}
+        env = known.passed(self.passed) | {name: made[f"env.{name}"] for name in self.env}
+        if self.env_file is not None:
+            env = _variables(known.resolve(f"${{file:{made['envFile']}}}", "envFile", place)) | env
+        return {
+            "command": made["command"],
+            "args": [made[f"args[{number}]"] for number in range(len(self.args))],
+            "env": env,
+            "cwd": made["cwd"] if self.cwd else None,
+        }
+
+    def _place(self) -> Place:
+        return Place(level=self.level, folder=self.folder, bare=self.source == "gemini")
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        if self.url is not None:
+            yield "url", self.url
+            yield from ((f"headers.{name}", value) for name, value in self.headers.items())
+            return
+        yield "command", self.command or ""
+        yield from ((f"args[{number}]", word) for number, word in enumerate(self.args))
+        yield from ((f"env.{name}", value) for name, value in self.env.items())
+        if self.cwd:
+            yield "cwd", self.cwd
+        if self.env_file is not None:
+            yield "envFile", self.env_file
+
+    def __repr__(self) -> str:
+        where = f"url host {urlsplit(self.url).hostname!r}" if self.url else f"command {self.command!r}"
+        names = f"env {sorted(self.env)}, headers {sorted(self.headers)}"
+        return f"<Entry {self.name!r} of {self.source} {str(self.path)!r}: {where}, {names}>"
+
+
+def _variables(text: str) -> dict[str, str]:
+    """The lines of a file of variables: NAME=VALUE, quotes taken off."""
+    found: dict[str, str] = {}
+    for one in text.splitlines():
+        name, mark, value = one.strip().removeprefix("export ").partition("=")
+        if mark and name.strip() and not name.startswith("#"):
+            bare = value.strip()
+            found[name.strip()] = bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'" else bare
+    return found
+
+
+# What hosts write.
+
+_OURS: Final = frozenset(
+    ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
+     "serverUrl", "uri", "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "enabled", "disabled",
+     "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
+     "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", OWN)
+)  # fmt: skip
+# What says nothing to us, or what another host's user agreed to there and not here.
+_THEIRS: Final = frozenset(
+    ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
+     "dev", "bundled", "source", "trust", "autoApprove", "alwaysAllow", "required", "settings", "provider", "oauth",
+     "scopes", "auth", "requestOptions")
+)  # fmt: skip
+_NOT_REACHED: Final = frozenset(("builtin", "platform", "frontend", "inline_python"))
+
+
+def read_entry(
+    written: str, given: Any, source: str, path: Path, *, level: Level, folder: Path
+) -> tuple[Entry, list[str]]:
+    """An entry of a file, and what is to be told about it; ValueError if it is none."""
+    if not isinstance(given, dict):
+        raise ValueError("must be an object")
+    entry: dict[str, Any] = given
+    if entry.get("type") in _NOT_REACHED:
+        return Entry(name=cleaned(written), source=source, path=path), [f"is built into {source}, and left out"]
+    command, args, env = _command(entry)
+    url = entry.get("url") or entry.get("httpUrl") or entry.get("serverUrl") or entry.get("uri")
+    if not isinstance(command, str) and not isinstance(url, str):
+        raise ValueError("needs a command or a url")
+    settings, notices = _settings(entry, source, level)
+    unknown = {name: value for name, value in entry.items() if name not in _OURS and name not in _THEIRS}
+    if unknown:
+        notices.append(f"not understood: {', '.join(sorted(unknown))}")
+    if (name := cleaned(written)) != written:
+        notices.append(f"is called {name} here")
+    made = Entry(
+        name=name,
+        source=source,
+        path=path,
+        command=command if isinstance(command, str) else None,
+        args=args,
+        env=env | {key: f"${{{key}}}" for key in _names(entry.get("env_keys")) if key not in env},
+        passed=_names(entry.get("env_vars")),
+        env_file=_text("envFile", entry.get("envFile")),
+        cwd=_text("cwd", entry.get("cwd")),
+        url=url if isinstance(url, str) and not isinstance(command, str) else None,
+        headers=_headers(entry),
+        enabled=not entry.get("disabled", False) and entry.get("enabled", True) is not False,
+        settings=settings,
+        unknown=unknown,
+        written=written,
+        level=level,
+        folder=folder,
+    )
+    return made, notices
+
+
+def _command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
+    command, args = entry.get("command") or entry.get("cmd"), entry.get("args") or []
+    env = _texts("env", entry.get("env") or entry.get("environment") or entry.get("envs"))
+    if isinstance(command, dict):  # as Zed wrote it
+        inner: dict[str, Any] = command
+        command, args = inner.get("path"), inner.get("args") or []
+        env = _texts("env", inner.get("env")) | env
+    if not isinstance(args, list):
+        raise ValueError("args must be a list")
+    if isinstance(command, list) and command:  # opencode gives the whole command as a list
+        command, args = command[0], [*command[1:], *args]
+    return command, [str(word) for word in args], env
+
+
+def _headers(entry: dict[str, Any]) -> dict[str, str]:
+    """Headers, those too that Codex takes from variables and Continue nests."""
+    nested: Any = entry.get("requestOptions")
+    given = entry.get("headers") or entry.get("http_headers") or (nested.get("headers") if nested else None)
+    found = _texts("headers", given)
+    found |= {name: f"${{{value}}}" for name, value in _texts("headers", entry.get("env_http_headers")).items()}
+    if token := entry.get("bearer_token_env_var"):
+        found["Authorization"] = f"Bearer ${{{token}}}"
+    return found
+
+
+def _settings(entry: dict[str, Any], source: str, level: Level) -> tuple[Settings, list[str]]:
+    notices: list[str] = []
+    own: dict[str, Any] = dict(entry.get(OWN) or {})
+    tools = {
+        "allow": entry.get("includeTools") or entry.get("enabled_tools") or entry.get("available_tools") or [],
+        "deny": entry.get("excludeTools") or entry.get("disabled_tools") or [],
+    }
+    own.setdefault("tools", tools)
+    own.setdefault("timeouts", _timeouts(entry, source))
+    if level == "project" and own.pop("trust", None):
+        notices.append("a project's file cannot call its own server trusted")
+    try:
+        return msgspec.convert(own, Settings), notices
+    except (msgspec.ValidationError, TypeError) as exc:
+        raise ValueError(f"{OWN}: {exc}") from None
+
+
+def _timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
+    """In seconds; Gemini and opencode count milliseconds."""
+    found: dict[str, float] = {}
+    for name, key, scale in (
+        ("timeout", "call", 0.001 if source in ("gemini", "opencode") else 1.0),
+        ("tool_timeout_sec", "call", 1.0),
+        ("startup_timeout_sec", "initialize", 1.0),
+        ("startup_timeout_ms", "initialize", 0.001),
+    ):
+        value = entry.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            found[key] = value * scale
+    return found
+
+
+def _names(given: Any) -> list[str]:
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+
+
+def _text(name: str, given: Any) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"{name} must be a text")
+    return given
+
+
+def _texts(name: str, given: Any) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} must be an object")
+    return {str(key): _plain(value) for key, value in given.items() if value is not None}
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

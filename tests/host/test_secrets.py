@@ -1,0 +1,147 @@
+"""References: each kind looked up, what a project may not, errors that name the setting, and values that never show."""
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.host.secrets import Place, Reference, Secrets, Unresolved, parts
+
+CANARY = "canary-7f3a91"
+KEPT = {("dovetail", "github"): CANARY, ("other", "bank"): CANARY}
+PRINT = f"{sys.executable} -c \"print('{CANARY}')\""
+
+
+def secrets(**environ: str) -> Secrets:
+    return Secrets(environ, {"token": CANARY}, keyring=lambda service, name: KEPT.get((service, name)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain $HOME {x} $", "plain $HOME {x} $"),
+        ("${A}/${A}", "a/a"),
+        ("${env:A}-{env:A}", "a-a"),
+        ("${B:-b c}-${env:B:-}-${A:-z}", "b c--a"),
+        ("${E:-full}-${E}", "full-"),
+        ("${input:token}", CANARY),
+        ("${keyring:github}", CANARY),
+        ("${keyring:other/bank}", CANARY),
+        (f"${{cmd:{PRINT}}}!", f"{CANARY}!"),
+        ("${workspaceFolder}|${workspaceFolderBasename}|${userHome}", f"/srv/x|x|{Path.home()}"),
+    ],
+)
+def test_each_kind_is_looked_up(text: str, expected: str) -> None:
+    assert secrets(A="a", E="").resolve(text, "env.X", Place(folder=Path("/srv/x"))) == expected
+
+
+def test_only_gemini_writes_variables_without_braces() -> None:
+    assert secrets(A="a").resolve("$A-${A}-$", "x", Place(bare=True)) == "a-a-$"
+    assert secrets(A="a").resolve("$A-${A}-$", "x") == "$A-a-$"
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "key.txt").write_text(f"{CANARY}\n", encoding="utf-8")
+    place = Place(folder=tmp_path, level="project")
+    for text in ("${file:key.txt}", "{file:./key.txt}", f"${{file:{tmp_path}/key.txt}}"):
+        assert secrets().resolve(text, "env.X", place) == CANARY
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "why"),
+    [
+        ("${MISSING}", "user", "the variable MISSING is not set"),
+        ("{env:MISSING}", "user", "the variable MISSING is not set"),
+        ("${input:other}", "user", "nobody was asked for the input other"),
+        ("${keyring:gitlab}", "user", "the keyring has no gitlab"),
+        ("${keyring:other/bank}", "project", "may not read what other keeps"),
+        ("${file:missing.txt}", "user", "cannot be read: No such file"),
+        ("${file:../../etc/passwd}", "project", "outside of the project"),
+        ("${file:~/x}", "project", "outside of the project"),
+        ("${file:link}", "project", "outside of the project"),
+        ("${file:binary}", "user", "it is no text"),
+        (f"${{cmd:{PRINT}}}", "project", "may not run a command"),
+        ("${cmd:/nowhere/to/be/found}", "user", "cannot be run: FileNotFoundError"),
+        (f"${{cmd:{sys.executable} -c 'exit(3)'}}", "user", "ended with 3"),
+        (f"${{cmd:{sys.executable} -c ''}}", "user", "printed nothing"),
+        ("${cmd:'unfinished}", "user", "cannot be run"),
+        ("${op://vault/item}", "user", "no reference that is known"),
+        ("${}", "user", "no reference that is known"),
+        ("${1}", "user", "no reference that is known"),
+    ],
+)
+def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text: str, level: Any, why: str) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "link").symlink_to("/etc/hosts")
+    with pytest.raises(Unresolved, match=r"env\.TOKEN: ") as caught:
+        secrets().resolve(f"x{text}", "env.TOKEN", Place(folder=tmp_path, level=level))
+    assert why in str(caught.value)
+    assert caught.value.setting == "env.TOKEN"
+    assert isinstance(caught.value, KeyError)
+
+
+def test_a_command_is_no_shell(tmp_path: Path) -> None:
+    mark = tmp_path / "made"
+    with pytest.raises(Unresolved):
+        secrets().resolve(f"${{cmd:/nowhere; touch {mark}}}", "x")
+    assert secrets().resolve(f"${{cmd:echo $HOME; touch {mark}}}", "x") == f"$HOME; touch {mark}"
+    assert not mark.exists()
+
+
+def test_a_value_does_not_show(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    known = secrets(TOKEN=CANARY)
+    for text in (
+        "${TOKEN}",
+        "${input:token}",
+        "${keyring:github}",
+        f"${{cmd:{sys.executable} -c 'print(\"{CANARY}\")'}}",
+    ):
+        known.resolve(text, "headers.Authorization")
+    with pytest.raises(Unresolved) as caught:
+        known.resolve("${TOKEN}${keyring:github}${MISSING}", "env.X")
+    shown = [repr(known), str(known), str(caught.value), repr(caught.value), caplog.text]
+    shown += traceback.format_exception(caught.value)
+    assert CANARY not in "".join(shown)
+    assert repr(known) == "<Secrets>"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("${SOME_TOKEN}", "args[0]"),
+        ("Bearer ${ANY}", "headers.Authorization"),
+        ("${ANY}", "env.API_KEY"),
+        (CANARY, "env.PASSWORD"),
+        (f"Bearer {CANARY}", "headers.Authorization"),
+        ("${input:token}", "args[1]"),
+        ("${keyring:github}", "url"),
+    ],
+)
+def test_what_was_looked_up_is_masked_wherever_it_comes_back(text: str, setting: str) -> None:
+    known = secrets(SOME_TOKEN=CANARY, ANY=CANARY)
+    known.resolve(text, setting)
+    result = {"content": [{"text": f"env: {CANARY}!"}], CANARY: [CANARY, 1, None, True]}
+    assert known.mask(result) == {"content": [{"text": "env: ***!"}], "***": ["***", 1, None, True]}
+
+
+def test_what_is_no_secret_stays_readable() -> None:
+    known = secrets(HOME="/srv/somebody", LANG="C", API_KEY="abc")
+    known.resolve("${HOME}/${LANG}", "args[0]")
+    known.resolve("${API_KEY}", "env.API_KEY")  # too short to be told from a word
+    assert known.mask("/srv/somebody abc C") == "/srv/somebody abc C"
+    assert known.mask({"password": "x", "note": "Bearer abcdefgh123"}) == {"password": "***", "note": "Bearer ***"}
+
+
+@given(st.text(alphabet="ab${}:-env", max_size=30))
+def test_every_text_is_taken_apart_completely(text: str) -> None:
+    found = [*parts(text)]
+    plain = [one for one in found if isinstance(one, str)]
+    assert all("${" not in one or "}" not in one.partition("${")[2].partition("{")[0] for one in plain)
+    if not any(isinstance(one, Reference) for one in found):
+        assert "".join(plain) == text
