@@ -6,7 +6,6 @@ What one of them may see, or holds at the server, is nobody else's business.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.connect import Client
 from dovetail.errors import PolicyError
 from dovetail.host.member import Member
 from dovetail.protocol.principal import Principal
@@ -22,7 +21,7 @@ Credentials = Callable[[Principal], Mapping[str, Any] | None]
 class PerCaller:
     """The members of one server, by caller."""
 
-    def __init__(self, first: Member, make: Callable[..., Client], credentials: Credentials) -> None:
+    def __init__(self, first: Member, make: Callable[..., Any], credentials: Credentials) -> None:
         self._first = first
         self._make = make
         self._credentials = credentials

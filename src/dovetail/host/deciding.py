@@ -64,9 +64,13 @@ class Desk:
         *,
         wait: bool = True,
         ask: Callable[[ConsentRequest], Any] | None = None,
+        given: bool = True,
     ) -> Settled:
-        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
-        decision = self.look(question)
+        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user.
+
+        `given`: what only a configuration asks for was configured by the user, not by a project.
+        """
+        decision = self.look(question) if given else self.policy.decide(question)
         if ask is None and isinstance(self.broker, DenyAll):
             decision = self.policy.unattended(decision)
         mark = "" if definition is None else fingerprint(definition)

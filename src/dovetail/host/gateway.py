@@ -26,12 +26,14 @@ from dovetail.host.asking import Needed, Round
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
 from dovetail.host.deciding import Desk
-from dovetail.host.member import Member
+from dovetail.host.member import Event, Member
 from dovetail.host.metering import Meter
 from dovetail.host.names import exposed
+from dovetail.host.noting import noted
 from dovetail.host.offers import Offered
 from dovetail.host.paths import Paths
 from dovetail.host.policy import Policy, Question
+from dovetail.host.quotas import Quota
 from dovetail.host.searching import CALL, DESCRIBE, SEARCH, TOOLS, inner_call, looked_up
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mounting import Hear, Kind
@@ -87,6 +89,8 @@ class Place(Protocol):
         self, member: Member, kind: str, name: str, arguments: Mapping[str, Any] | None, declaration: Any = None
     ) -> Question: ...
     async def declared(self, member: Member, tool: str) -> Any: ...
+    def quota(self, member: Member, tool: str) -> Quota: ...
+    def tell(self, event: Event) -> None: ...
     def member_for(self, member: Member, principal: str | None) -> Member: ...
 
 
@@ -233,9 +237,11 @@ class Seat:
                 exchange.params = {**params, "arguments": settled.edited}
         round_.go_on()
         try:
-            async with host.meter.within(member.name, name, host.policy.quota(member.name, name)), member.using():
+            async with host.meter.within(member.name, name, host.quota(member, name)), member.using():
                 forwarding = await member.forwarding()
-                result = await forwarding.serve(exchange)
+                with noted(question, host.tell) as note:
+                    result = await forwarding.serve(exchange)
+                    note(result)
         finally:
             exchange.params = params
         return round_.wrapped(result)

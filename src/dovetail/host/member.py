@@ -24,6 +24,8 @@ from dovetail.errors import (
     Unauthorized,
     clip,
 )
+from dovetail.host.quotas import Quota
+from dovetail.host.secrets import Unresolved
 from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
 from dovetail.wire.shape import Struct
@@ -56,6 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ("*",)  # globs of tools
     deny: tuple[str, ...] = ()
     roots: tuple[Any, ...] | None = None  # instead of the host's
+    quota: Quota = Quota()  # for each of its tools, beside what the policy says
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -75,7 +78,7 @@ class Member:
     def __init__(
         self,
         name: str,
-        make: Callable[[], Client],
+        make: Callable[[], Client | Awaitable[Client]],
         settings: Settings,
         tell: Callable[[Event], None],
         *,
@@ -110,7 +113,7 @@ class Member:
         self._not_before = 0.0
         self._hears = False  # whether the server tells of changes
 
-    def sibling(self, make: Callable[[], Client], settings: Settings) -> "Member":
+    def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Settings) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
         made = Member(
             self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit
@@ -183,7 +186,8 @@ class Member:
         try:
             if self._permit is not None:
                 await self._permit()
-            client = self._make()
+            made = self._make()
+            client = await made if isinstance(made, Awaitable) else made
             client.on_connection = self._connection
             forwarding = client.mountable(shared=True) if self.shared else None
             async with asyncio.timeout(self.settings.start_time):
@@ -209,6 +213,8 @@ class Member:
                 return exc
             case TimeoutError():
                 return RequestTimeout(f"it was not ready within {self.settings.start_time:g} s").at(server=self.name)
+            case Unresolved():
+                return CannotStart(str(exc)).at(server=self.name)
             case KeyError():
                 return CannotStart(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
             case _:
