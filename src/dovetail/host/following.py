@@ -30,10 +30,12 @@ class Following:
         self._secrets = secrets
         self.watch = watch
         self.known: dict[str, Entry] = {}  # as the host has them
+        self._seen: list[Any] = []
         self._kept: dict[Path, list[Entry]] = {}  # as each file said when it could be read
 
     def read(self) -> tuple[dict[str, Entry], list[Problem]]:
         """The servers by name, of several with one name the first; and what is wrong."""
+        self._seen = self._marks()
         entries, problems = ([], []) if self._paths else read_known()
         for path in self._paths:
             found, wrong = read_file(path, level=self._level)
@@ -82,12 +84,9 @@ class Following:
 
     async def watched(self, reload: Callable[[], Awaitable[None]]) -> None:
         """Call a function whenever one of the files is another than before."""
-        seen = self._marks()
         while True:
             await asyncio.sleep(_LOOK)
-            now = self._marks()
-            if now != seen:
-                seen = now
+            if self._marks() != self._seen:
                 try:
                     await reload()
                 except Exception as exc:
