@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
-from dovetail.host.member import Event, Member, Settings
+from dovetail.host.member import Event, Member, Terms
 from host.waiting import PATIENCE, until
 
 PROGRAM = """
@@ -46,7 +46,7 @@ class Scene:
             self.made += 1
             return make()
 
-        self.member = Member("m", counted, Settings(**settings), self.events.append)
+        self.member = Member("m", counted, Terms(**settings), self.events.append)
 
     @property
     def states(self) -> list[str | None]:

@@ -44,7 +44,7 @@ _STALE: Final[Mapping[str, tuple[Kind, ...]]] = {
 _SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Terms(Struct, frozen=True, kw_only=True):
     """How one server is treated. Times are seconds."""
 
     trust: bool = False  # whether what it says of its own tools may relax a policy
@@ -79,7 +79,7 @@ class Member:
         self,
         name: str,
         make: Callable[[], Client | Awaitable[Client]],
-        settings: Settings,
+        settings: Terms,
         tell: Callable[[Event], None],
         *,
         identity: str = "",
@@ -113,7 +113,7 @@ class Member:
         self._not_before = 0.0
         self._hears = False  # whether the server tells of changes
 
-    def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Settings) -> "Member":
+    def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
         made = Member(
             self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit

@@ -21,7 +21,7 @@ from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Event, Member, Settings
+from dovetail.host.member import Event, Member, Terms
 from dovetail.host.metering import Meter
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
@@ -60,7 +60,7 @@ class Roster:
         project: str,
         settings: Mapping[str, Any],
     ) -> None:
-        Settings(**settings)  # a wrong one shows at once
+        Terms(**settings)  # a wrong one shows at once
         self.policy = Policy.load(policy) if isinstance(policy, str | Path) else policy or Policy()
         self.model = model
         self.patience = patience
@@ -85,14 +85,14 @@ class Roster:
     # Servers
 
     def add(self, name: str, target: Any, *, identity: str | None = None, source: str = "", **options: Any) -> Member:
-        """One more server: any target of a `Client`. Options are those of `Settings`, and those of `Client`."""
+        """One more server: any target of a `Client`. Options are those of `Terms`, and those of `Client`."""
         check_server(name)
         if name == SERVER:
             raise ValueError(f"{SERVER!r} is the name of the host's own tools")
         if name in self._members:
             raise ValueError(f"there is already a server {name!r}")
-        own = {key: options.pop(key) for key in tuple(options) if key in Settings.__struct_fields__}
-        settings = Settings(**{**self._settings, **own})
+        own = {key: options.pop(key) for key in tuple(options) if key in Terms.__struct_fields__}
+        settings = Terms(**{**self._settings, **own})
         enabled = options.pop("enabled", True)
         identity = identity or identity_of(target)
         credentials = options.pop("credentials", None)
@@ -314,7 +314,7 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _picked(tool: str, settings: Settings) -> bool:
+def _picked(tool: str, settings: Terms) -> bool:
     return any(fnmatchcase(tool, glob) for glob in settings.allow) and not any(
         fnmatchcase(tool, glob) for glob in settings.deny
     )
