@@ -9,11 +9,11 @@ COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test conform soak cover bench bench-clients bench-quick demo lock clean
+.PHONY: help setup check format test conform soak cover bench bench-clients bench-quick bench-commands demo lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
 
@@ -73,6 +73,9 @@ bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one 
 
 bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit
 	@$(BIN)/python bench/run.py --quick
+
+bench-commands: $(STAMP) ## Measure what the command line adds to the start of Python, and of a server
+	$(BIN)/python bench/commands.py
 
 demo: $(STAMP) ## A server and a client talking on both eras
 	$(BIN)/python examples/demo.py

@@ -150,7 +150,15 @@ def ratio(limit: Limit, results: Results) -> float | None:
         other = cast.get(limit.against)
     if other is None:
         return None
-    return ours / other["cpu_us"] / limit.scale if limit.most is not None else other["cpu_us"] / ours
+    if limit.most is None:
+        return other["cpu_us"] / ours
+    found = ours / other["cpu_us"] / limit.scale
+    if not limit.beside:
+        return found
+    beside = [results[scene].get(limit.beside) for scene in (limit.scene, limit.against)]
+    if beside[0] is None or beside[1] is None:
+        return None
+    return found / (beside[0]["cpu_us"] / beside[1]["cpu_us"] / limit.scale)
 
 
 def verdicts(results: Results, figures: dict[str, Any]) -> Iterator[report.Verdict]:
@@ -210,8 +218,10 @@ def _for_limits(scenes: list[Scene]) -> list[Scene]:
         if limit.most is not None:
             against = set(FLOORS) if limit.against == "best" else {limit.against} & set(FLOORS)
             needed.setdefault(limit.scene, {OURS}).update(against)
+            if limit.beside:
+                needed[limit.scene].add(limit.beside)
             if limit.against in {scene.name for scene in scenes}:
-                needed.setdefault(limit.against, {OURS})
+                needed.setdefault(limit.against, {OURS}).update({limit.beside} - {""})
     return [scene._replace(who=tuple(sorted(needed[scene.name]))) for scene in scenes if scene.name in needed]
 
 

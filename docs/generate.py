@@ -1,6 +1,7 @@
 """Writes the generated pages: tables of protocol.md from the method table and the error classes, and reference.md from
 the public names and their docstrings, those of guide/types.md from what the code makes of types, those
-of schemas.md from the rules, and those of performance.md from the results the benchmark last published.
+of schemas.md from the rules, those of performance.md from the results the benchmark last published, and the help on the
+pages of the commands from the commands.
 
 Run it after a change to either; a test compares what it would write with what is there.
 """
@@ -14,8 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import click
+
 import dovetail
 from dovetail import errors
+from dovetail.cli.exits import MEANINGS
+from dovetail.cli.main import COMMANDS, NAMES
 from dovetail.protocol import downgrade
 from dovetail.protocol.http import status_of
 from dovetail.protocol.profiles import RULES
@@ -27,6 +32,7 @@ DOCS = Path(__file__).parent
 PACKAGE = Path(dovetail.__file__).parent
 
 YES, NO, INLINE = "●", "", "○"
+HELP = ["-h", "--help"]
 
 # One of each error a server sends; `code` tells what it is called in each revision.
 REFUSALS = (
@@ -203,9 +209,59 @@ def pages() -> dict[Path, str]:
         protocol: text,
         DOCS / "reference.md": reference(),
         DOCS / "guide" / "types.md": types(),
+        DOCS / "guide" / "client.md": client(),
         DOCS / "schemas.md": schemas(),
         DOCS / "performance.md": performance(),
+        **commands(),
     }
+
+
+def client() -> str:
+    """The page on clients, with every limit."""
+    text = (DOCS / "guide" / "client.md").read_text(encoding="utf-8")
+    for name, kind, head in (
+        ("timeouts", dovetail.Timeouts, ["limit", "seconds", ""]),
+        ("limits", dovetail.ClientLimits, ["limit", "default", ""]),
+    ):
+        text = _replaced(text, name, _table(head, list(_limits(kind))))
+    return text
+
+
+def _limits(kind: type) -> Iterator[list[str]]:
+    """The fields of a struct of limits: each with its default and the comment beside it."""
+    source = Path(str(importlib.import_module(kind.__module__).__file__)).read_text(encoding="utf-8").splitlines()
+    (node,) = _lineage(kind)
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and member.value is not None:
+            default = ast.unparse(member.value).replace(" * ", " ").removesuffix(".0")
+            meaning = source[member.lineno - 1].partition("  # ")[2]
+            yield [f"`{ast.unparse(member.target)}`", f"{int(default):,}" if default.isdigit() else default, meaning]
+
+
+def commands() -> dict[Path, str]:
+    """The pages of the command line: each with its help, the first with all commands and what exits mean."""
+    folder = DOCS / "commands"
+    first = (folder / "README.md").read_text(encoding="utf-8")
+    groups = [
+        f"**{title}**: " + " · ".join(f"[`{name}`]({name}.md)" for name in group) for title, group in COMMANDS.items()
+    ]
+    meanings = [[str(code), told] for code, told in MEANINGS.items()]
+    first = _replaced(_replaced(first, "commands", "\n\n".join(groups)), "exits", _table(["status", ""], meanings))
+    made = {folder / "README.md": first}
+    for name in NAMES:
+        page = folder / f"{name}.md"
+        command: click.Command = importlib.import_module(f"dovetail.cli.{name}").command
+        text = page.read_text(encoding="utf-8") if page.exists() else f"# dovetail {name}\n"
+        made[page] = _replaced(text, "help", "\n\n".join(f"```text\n{one}\n```" for one in _helps(name, command)))
+    return made
+
+
+def _helps(name: str, command: click.Command) -> Iterator[str]:
+    with click.Context(command, info_name=f"dovetail {name}", terminal_width=100, help_option_names=HELP) as ctx:
+        yield command.get_help(ctx)
+    if isinstance(command, click.Group):
+        for inner, one in command.commands.items():
+            yield from _helps(f"{name} {inner}", one)
 
 
 def performance() -> str:
@@ -484,7 +540,7 @@ def _field(node: ast.AnnAssign) -> str:
 
 
 def _methods(lineage: list[ast.ClassDef]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    if lineage[0].name not in ("Server", "Context"):
+    if lineage[0].name not in ("Server", "Context", "Client", "Pending"):
         return
     seen: set[str] = set()
     for node in lineage:
@@ -510,6 +566,8 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     given = node.args
     given.args = [one for one in given.args if one.arg not in ("self", "cls")]
+    if given.vararg is not None and given.vararg.arg.startswith("_"):
+        given.vararg = None  # only there to be refused in words
     given.posonlyargs = [one for one in given.posonlyargs if one.arg != "self"]
     return _folded("", [_spaced(one) for one in _split(ast.unparse(given))], "")
 

@@ -1,59 +1,66 @@
-"""Tools, a resource, a template, a prompt and completion, all from plain annotated functions.
+"""Forecasts from a web service: a tool, resources, a prompt and completion from plain annotated functions.
 
-The weather is made up from the city's name, so that this needs no network and answers the same every time.
+The service is at WEATHER_URL. Without one it is faked on loopback, so that this needs no network.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Annotated, TypedDict
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote
+from urllib.request import urlopen
 
-from msgspec import Meta
+from dovetail import Context, Server, ToolError
 
-from dovetail import Server, ToolAnnotations, ToolError
-
-CITIES = {"Bergen": "Norway", "Berlin": "Germany", "Oslo": "Norway", "Paris": "France"}
-SKIES = ("clear", "cloudy", "rain", "snow")
-
-app = Server("weather", version="1.0.0", instructions="Forecasts for a few cities. Ask for one day or for several.")
+CITIES = ("Bergen", "Berlin", "Oslo", "Paris")
 
 
-@dataclass
-class Day:
-    """The weather of one day."""
-
+class Day(TypedDict):
     day: int
     sky: str
-    high: int
+    high: Annotated[int, "Degrees Celsius"]
 
 
-@app.tool(annotations=ToolAnnotations(read_only_hint=True))
-def forecast(
-    city: Annotated[str, "Name of the city, in English"],
-    days: Annotated[int, Meta(ge=1, le=7, description="How many days ahead")] = 3,
-    unit: Literal["C", "F"] = "C",
-) -> list[Day]:
+class Fake(BaseHTTPRequestHandler):
+    """What the service would say: a week for each city, made up from its name."""
+
+    def do_GET(self) -> None:
+        city = unquote(self.path).removeprefix("/forecast/")
+        week = [Day(day=day, sky=("rain", "sun", "snow")[(len(city) + day) % 3], high=day) for day in range(8)]
+        self.send_response(200 if city in CITIES else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(week).encode())
+
+
+@asynccontextmanager
+async def service() -> AsyncIterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Fake) as fake:
+        threading.Thread(target=fake.serve_forever, args=(0.05,), daemon=True).start()
+        yield os.environ.get("WEATHER_URL", f"http://127.0.0.1:{fake.server_port}")
+        fake.shutdown()
+
+
+app = Server("weather", version="1.0.0", instructions="Forecasts for a few cities.", lifespan=service)
+
+
+@app.tool(read_only=True)
+def forecast(city: Annotated[str, "Name of the city, in English"], ctx: Context[str], days: int = 3) -> list[Day]:
     """Forecast the weather."""
-    if city not in CITIES:
-        raise ToolError(f"No forecasts for {city}. Known cities: {', '.join(CITIES)}.")
-    return [_day(city, number, unit) for number in range(1, days + 1)]
-
-
-def _day(city: str, number: int, unit: str) -> Day:
-    seed = sum(map(ord, city)) + 7 * number
-    celsius = seed % 25
-    return Day(number, SKIES[seed % len(SKIES)], celsius if unit == "C" else celsius * 9 // 5 + 32)
-
-
-@app.resource("weather://cities")
-def cities() -> dict[str, str]:
-    """Every city with a forecast, and its country."""
-    return CITIES
+    try:
+        week: list[Day] = json.load(urlopen(f"{ctx.lifespan}/forecast/{quote(city, safe='')}", timeout=5))
+    except HTTPError:
+        raise ToolError(f"No forecasts for {city}. Known cities: {', '.join(CITIES)}.") from None
+    return week[1 : days + 1]
 
 
 @app.resource("weather://cities/{city}", mime_type="text/plain")
-def city_page(city: str) -> str:
-    """Today in one city."""
-    today = _day(city, 0, "C")
-    return f"{city}: {today.sky}, {today.high} degrees."
+def city_page(city: str, ctx: Context[str]) -> str:
+    """Tomorrow in one city."""
+    return f"{city}: {forecast(city, ctx)[0]['sky']}"
 
 
 @app.prompt
@@ -65,7 +72,6 @@ def packing_list(city: Annotated[str, "Where to"], days: int = 3) -> str:
 @app.complete("packing_list", "city")
 @app.complete("weather://cities/{city}", "city")
 def known_cities(value: str) -> list[str]:
-    """The cities that begin with what was typed."""
     return [city for city in CITIES if city.lower().startswith(value.lower())]
 
 

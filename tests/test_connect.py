@@ -29,6 +29,11 @@ def test_names_are_what_a_reader_recognises() -> None:
     assert Client(["/usr/bin/env", "prog", "/srv/notes", "@scope/name"]).name == "env prog notes @scope/name"
     assert Client(["python3", "-c", "import this\nthis.run()"]).name == "python3 -c 'import this this.run()'"
     assert Client({"mcpServers": {"weather": {"command": "uvx"}}}).name == "weather"
+    assert (
+        Client(["node", "/opt/@a/server-everything/dist/index.js", "stdio"]).name == "server-everything/index.js stdio"
+    )
+    assert Client(["python", "server.py"]).name == "server.py"
+    assert Client(["python", "/index.py"]).name == "index.py"
     assert Client(["x"], name="mine").name == "mine"
 
 
@@ -50,6 +55,7 @@ def test_names_are_what_a_reader_recognises() -> None:
         ({"command": "x", "env": {"A": 5}}, TypeError),
         ({"url": "http://x", "headers": {"A": None}}, TypeError),
         ({}, ValueError),
+        ({"comand": "x"}, ValueError),
         ({"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}, ValueError),
         ({"mcpServers": {}}, ValueError),
     ],
@@ -69,6 +75,11 @@ def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("ws://localhost/mcp", "'http://localhost/mcp'"),
         ("http://user:password@localhost/mcp", "give them as a header or by auth"),
         ("http://local host/mcp", "a space"),
+        ("http:/localhost/mcp", "'http://localhost/mcp'"),
+        ("https:localhost/mcp", "is no URL"),
+        ("mcp.json", "json.load(open('mcp.json'))['mcpServers'][name]"),
+        ("", "the target is empty"),
+        (str(TESTS), "is a folder, not a server"),
         ("http://localhost:99999/mcp", "Port"),
     ],
 )
@@ -142,6 +153,7 @@ def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) ->
         ("http://x", {"headers": {"a": 5}}, TypeError, "headers= must hold only texts, but 'a' is int"),
         ("http://x", {"headers": {"a": "b\nc"}}, ValueError, "headers= holds 'a', which cannot be sent"),
         ("http://x", {"headers": {"a b": "c"}}, ValueError, "headers= holds 'a b', which cannot be sent"),
+        ("http://x", {"headers": {"Host": "y"}}, ValueError, "headers= holds 'Host', which the client writes itself"),
         ("http://x", {"verify": "ca.pem"}, TypeError, "verify= must be True or False; a certificate authority"),
         ("http://x", {"ca_file": 5}, TypeError, "ca_file= must be the path of a file"),
         ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, "cert= names a file that is not there"),

@@ -31,8 +31,10 @@ from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
 
 _DEFAULTS = {"verify": True, "inherit_env": "minimal"}
+_EVERYWHERE = ("index", "main", "__main__", "cli")
+_BUILT = ("dist", "build", "src", "lib", "bin", "out")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
+_ADDRESS = re.compile(r"https?:|[a-zA-Z][a-zA-Z0-9+.-]*://|(localhost|[\w-]+(\.[\w-]+)+|\[[0-9a-fA-F:]+\]):\d+(/|$)")
 _INTERPRETERS = {".py": [sys.executable, "-u"], ".js": ["node"], ".mjs": ["node"], ".ts": ["npx", "tsx"]}
 
 
@@ -178,10 +180,14 @@ def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str,
 
 
 def _check_http(options: dict[str, Any]) -> None:
+    from dovetail.transports.fetch import OWN_HEADERS
+
     expect_texts("headers", options["headers"])
     for name, value in (options["headers"] or {}).items():
         if not _HEADER.fullmatch(name) or not value.isprintable():
             raise ValueError(f"headers= holds {clip(name)!r}, which cannot be sent: a header is one line of text")
+        if name.lower().encode() in OWN_HEADERS:
+            raise ValueError(f"headers= holds {name!r}, which the client writes itself")
     for option in ("ca_file", "cert"):
         given = options[option]
         for file in given if isinstance(given, tuple) else (given,):
@@ -198,6 +204,8 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
     rest = {name: value for name, value in options.items() if name != "auth"}
     if auth is None:
         return rest
+    if any(name.lower() == "authorization" for name in rest["headers"] or ()):
+        raise ValueError("headers= and auth= both say who is calling: leave Authorization out of headers=, or auth=")
     if isinstance(auth, Bearer):
         return rest | {"headers": {**(rest["headers"] or {}), "Authorization": f"Bearer {auth.token}"}}
     from dovetail.login.driver import driver_for
@@ -252,10 +260,19 @@ def _short(words: Sequence[str]) -> str:
     shown = [Path(word).name if number == 0 or _is_path(word) else word for number, word in enumerate(words)]
     for number, word in enumerate(shown[1:], 1):
         if Path(word).suffix in _INTERPRETERS:
-            return _cut(shlex.join(shown[number:]))
+            return _cut(shlex.join([_script_name(words[number]), *shown[number + 1 :]]))
         if not word.startswith("-") or word == "-c":
             break
     return _cut(shlex.join(shown))
+
+
+def _script_name(word: str) -> str:
+    """Its file, and if every package has one of that name, whose it is."""
+    path = Path(word)
+    if path.stem not in _EVERYWHERE:
+        return path.name
+    owner = next((one for one in reversed(path.parent.parts) if one not in _BUILT), "")
+    return f"{owner}/{path.name}" if owner.strip("/\\.") else path.name
 
 
 def _is_path(word: str) -> bool:
@@ -268,7 +285,14 @@ def _cut(name: str) -> str:
 
 
 def _script(target: str | Path) -> list[str]:
-    path, text = Path(target), str(target)
+    path, text = Path(target), str(target).strip()
+    if not text or path.is_dir():
+        raise ValueError(f"{clip(text)!r} is a folder, not a server" if text else "the target is empty")
+    if path.suffix == ".json":
+        raise ValueError(
+            f"{clip(text)!r} may list several servers: read it, and give one of its entries, "
+            f"json.load(open({clip(text)!r}))['mcpServers'][name]"
+        )
     interpreter = _INTERPRETERS.get(path.suffix)
     if _ADDRESS.match(text):
         raise ValueError(f"{clip(text)!r} is no URL; a server on the web is at http:// or https://: {_as_url(text)!r}")
@@ -283,7 +307,8 @@ def _script(target: str | Path) -> list[str]:
 
 
 def _as_url(text: str) -> str:
-    return "http://" + text.partition("://")[2] if "://" in text else "http://" + text
+    scheme, colon, rest = text.partition(":/")
+    return f"{'https' if scheme == 'https' else 'http'}://{rest.lstrip('/')}" if colon else f"http://{text}"
 
 
 def _as_list(text: str) -> list[str]:
@@ -321,11 +346,12 @@ def _entry(
         env = {**(entry.get("env") or {}), **(process["env"] or {})}
         options = process | {"env": env or None, "cwd": process["cwd"] or entry.get("cwd")}
         return _command([entry["command"], *map(str, entry.get("args") or ())], limits, options)
-    raise ValueError("an entry of an mcp.json needs a command or a url")
+    has = ", ".join(clip(str(key)) for key in entry) or "nothing"
+    raise ValueError(f"an entry of an mcp.json needs a command or a url; this one has {has}")
 
 
 class SyncClient(sync.SyncClient):
-    """The caller's side of one server, for code that does not await; target and options are those of `Client`."""
+    """The caller's side of one server, for code that does not await; all else is as with `Client`."""
 
     def __init__(self, target: Target, **options: Any) -> None:
         super().__init__(Client(target, **options))

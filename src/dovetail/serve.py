@@ -36,6 +36,14 @@ _UNSTARTED = 3  # as uvicorn says it
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
+    def checked_auth(self, auth: Any) -> Any:
+        """What was given as `auth`; TypeError, where it was written, if it cannot guard a server."""
+        if auth is not None:
+            from dovetail.auth.guard import guard_for
+
+            guard_for(auth)
+        return auth
+
     def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Any) -> None:
         """Serve until told to stop.
 

@@ -116,6 +116,24 @@ def test_names_are_escaped() -> None:
     assert "&lt;script&gt;" in text
 
 
+@pytest.mark.parametrize("by_document", [True, False])
+def test_what_a_client_says_of_itself_becomes_no_script(by_document: bool) -> None:
+    """Its addresses are not shown at all; of its name and its host, only as text."""
+    script = "javascript:alert(1)"
+    about = dict.fromkeys(("client_uri", "logo_uri", "tos_uri", "policy_uri", "website_url"), script)
+    about["client_name"] = f'"><a href="{script}">App'
+    desk = Desk()
+    if by_document:
+        name = DOCUMENT
+        desk.documents[DOCUMENT] = describing(**about)
+    else:
+        name = said(desk.register({"redirect_uris": [HOME], **about}))["client_id"]
+    text = Browser(desk).open(client_id=name, redirect_uri=HOME).body.decode()
+    assert "<a" not in text
+    assert text.count(script) == 1  # the name, escaped
+    assert "href" not in text.replace("&lt;a href=", "")
+
+
 @pytest.mark.parametrize(
     "uri",
     [

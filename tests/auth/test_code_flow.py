@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from auth.world import ASM, ISSUER, PRM, REDIRECT, SERVER, World, answer, form, guarded, resource, server
 from dovetail.auth.challenge import Challenge, parse
 from dovetail.auth.code_flow import bound, choose_scopes, log_in, read_redirect
 from dovetail.auth.documents import AuthorizationServer, ProtectedResource
 from dovetail.auth.login import Login, Registered, Token
-from dovetail.auth.settings import ClientCredentials, OAuth
+from dovetail.auth.settings import ClientCredentials, OAuth, signer_of
+from dovetail.auth.tokens import refresh
 from dovetail.errors import LoginFailed
+from dovetail.wire.shape import replace
 
 TOKEN = f"{ISSUER}/token"
 
@@ -261,6 +265,10 @@ def test_the_users_own_scopes_are_added() -> None:
     assert scopes('Bearer scope="a"', scopes=["z", "a"]) == ["a", "z"]
 
 
+def test_the_users_own_scopes_may_be_one_text() -> None:
+    assert choose_scopes(Challenge(), None, described(), OAuth(scopes="c d"), None) == ["c", "d"]
+
+
 def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
     assert scopes('Bearer scope="a"', offered=["a", "offline_access"]) == ["a", "offline_access"]
     assert scopes('Bearer scope="a"', offered=["a"]) == ["a"]
@@ -269,7 +277,7 @@ def test_offline_access_is_asked_for_only_where_it_is_offered() -> None:
         parse("Bearer scope=a"),
         None,
         described(scopes_supported=["offline_access"]),
-        ClientCredentials(client_id="c"),
+        ClientCredentials(client_id="c", client_secret="s"),
         None,
     ) == ["a"]
 
@@ -336,3 +344,42 @@ def test_a_stored_login_is_for_one_server_and_client(url: str, settings: OAuth, 
 def test_a_stored_login_with_a_mangled_resource_is_for_nobody() -> None:
     login = Login(resource="https://[::1", server=described(), client=Registered(issuer=ISSUER, client_id="c"))
     assert not bound(login, SERVER, OAuth())
+
+
+# A client with a key
+
+
+@pytest.mark.parametrize("by_document", [True, False])
+def test_a_client_with_a_key_proves_itself_by_it(by_document: bool) -> None:
+    key = ECKey.generate_key("P-384")
+    who = {"client_metadata_url": "https://my.app/client.json"} if by_document else {"client_id": "mine"}
+    settings = OAuth(private_key=key.as_pem(private=True).decode(), **who)
+    world = guarded(**{ASM: server(client_id_metadata_document_supported=True)})
+    login: Login = world.run(log_in(SERVER, Challenge(), settings, None))
+    name = next(iter(who.values()))
+    sent = form(world.sent_to(f"{ISSUER}/token")[0])
+    claims = jwt.decode(sent["client_assertion"], key, algorithms=["ES384"]).claims
+    assert (claims["iss"], claims["sub"], claims["aud"]) == (name, name, ISSUER)
+    assert (sent["client_id"], login.client.method) == (name, "private_key_jwt")
+    token = Token(access_token="old", refresh_token="r")
+    world.run(refresh(replace(login, token=token), signer_of(settings)))
+    again = form(world.sent_to(f"{ISSUER}/token")[1])
+    assert jwt.decode(again["client_assertion"], key, algorithms=["ES384"]).claims["jti"] != claims["jti"]
+
+
+def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
+    """A server that names another authorization server later does not get the secret there."""
+    settings = OAuth(client_id="mine", client_secret="s3cret")
+    known: Login = guarded().run(log_in(SERVER, Challenge(), settings, None))
+    other = "https://other.example"
+    world = guarded(
+        **{
+            PRM: resource(authorization_servers=[other]),
+            f"{other}/.well-known/oauth-authorization-server": server(other),
+            f"{other}/token": {"access_token": "x", "token_type": "Bearer"},
+        }
+    )
+    with pytest.raises(LoginFailed, match=r"given for https://login\.example\.com, but .* by https://other\.example"):
+        world.run(log_in(SERVER, Challenge(), settings, known))
+    assert not world.visited
+    assert not world.sent_to(f"{other}/token")

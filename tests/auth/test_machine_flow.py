@@ -13,6 +13,7 @@ from dovetail.auth.login import Login, Token
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
 from dovetail.errors import LoginFailed
+from dovetail.wire.shape import replace
 
 TOKEN = f"{ISSUER}/token"
 SCOPED = parse('Bearer scope="a b"')
@@ -122,16 +123,35 @@ def test_what_an_identity_provider_may_not_say(said: HttpAnswer, why: str) -> No
     assert not world.sent_to(TOKEN)
 
 
-def test_an_identity_provider_in_the_clear_is_not_used() -> None:
-    settings = EnterpriseLogin(
-        client_id="me", idp_client_id="i", idp_token_endpoint="http://idp.example/", id_token="id"
-    )
-    world = guarded()
-    with pytest.raises(LoginFailed, match="not safe"):
-        world.run(by_enterprise(SERVER, SCOPED, settings, None, "id"))
+def test_a_companys_grant_is_for_the_issuer_that_was_named() -> None:
+    world = guarded(**{IDP: {"access_token": "grant", "issued_token_type": ID_JAG}})
+    with pytest.raises(LoginFailed, match=r"given for https://other\.example"):
+        world.run(by_enterprise(SERVER, SCOPED, replace(COMPANY, issuer="https://other.example"), None, "id"))
+    assert not world.sent_to(IDP)
+    world.run(by_enterprise(SERVER, SCOPED, replace(COMPANY, issuer=ISSUER), None, "id"))
 
 
 # A workload
+
+
+def test_a_workloads_token_is_shown_to_the_issuer_that_was_named_or_the_first() -> None:
+    """It is worth as much as the workload: a server must not be able to have it sent elsewhere."""
+    world = guarded()
+    with pytest.raises(LoginFailed, match=r"given for https://other\.example"):
+        world.run(
+            by_workload(SERVER, SCOPED, WorkloadIdentity(assertion="t", issuer="https://other.example"), None, "t")
+        )
+    assert not world.sent_to(TOKEN)
+    settings = WorkloadIdentity(assertion="t")
+    known: Login = world.run(by_workload(SERVER, SCOPED, settings, None, "t"))
+    moved = "https://moved.example"
+    world.places |= {
+        PRM: resource(authorization_servers=[moved]),
+        f"{moved}/.well-known/oauth-authorization-server": server(moved),
+    }
+    with pytest.raises(LoginFailed, match=r"given for https://login\.example\.com"):
+        world.run(by_workload(SERVER, SCOPED, settings, known, "t"))
+    assert not world.sent_to(f"{moved}/token")
 
 
 def test_by_the_platforms_token() -> None:

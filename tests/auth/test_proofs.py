@@ -11,6 +11,8 @@ from joserfc.errors import BadSignatureError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from dovetail.auth import proofs
+from dovetail.auth.settings import Signer
+from dovetail.errors import LoginFailed
 
 URL = "https://mcp.example.com/mcp?x=1#y"
 
@@ -63,20 +65,35 @@ def test_a_proof_is_of_one_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "key"),
+    ("said", "algorithm", "key"),
     [
-        ("ES256", ECKey.generate_key("P-256")),
-        ("ES384", ECKey.generate_key("P-384")),
-        ("RS256", RSAKey.generate_key(2048)),
-        ("PS256", RSAKey.generate_key(2048)),
-        ("Ed25519", OKPKey.generate_key("Ed25519")),
+        (None, "ES256", ECKey.generate_key("P-256")),
+        (None, "ES384", ECKey.generate_key("P-384")),
+        ("ES512", "ES512", ECKey.generate_key("P-521")),
+        (None, "RS256", RSAKey.generate_key(2048)),
+        ("PS256", "PS256", RSAKey.generate_key(2048)),
+        (None, "Ed25519", OKPKey.generate_key("Ed25519")),
     ],
 )
-def test_an_assertion_says_who_for_whom_and_how_long(algorithm: str, key: Any) -> None:
+def test_an_assertion_says_who_for_whom_and_how_long(said: str | None, algorithm: str, key: Any) -> None:
     pem = key.as_pem(private=True).decode()
-    signed = proofs.client_assertion(pem, algorithm, "me", "https://login.example.com", 1000.0)
+    signed = proofs.client_assertion(Signer(pem, said), "me", "https://login.example.com", 1000.0)
     claims = jwt.decode(signed, key, algorithms=[algorithm]).claims
     assert claims | {"jti": ""} == {
         "iss": "me", "sub": "me", "aud": "https://login.example.com", "iat": 1000, "exp": 1300, "jti": "",
     }  # fmt: skip
     assert len(claims["jti"]) >= 16
+
+
+@pytest.mark.parametrize(
+    ("pem", "algorithm", "why"),
+    [
+        ("no key", None, "cannot be read"),
+        (ECKey.generate_key("P-256").as_pem(private=False).decode(), None, "cannot be read"),
+        (ECKey.generate_key("P-256").as_pem(private=True).decode(), "RS256", "cannot sign with RS256"),
+        (RSAKey.generate_key(2048).as_pem(private=True).decode(), "HS256", "cannot sign with HS256"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_told(pem: str, algorithm: str | None, why: str) -> None:
+    with pytest.raises(LoginFailed, match=why):
+        proofs.client_assertion(Signer(pem, algorithm), "me", "https://login.example.com", 1000.0)

@@ -15,8 +15,9 @@ from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer
 from dovetail.auth.flow import HttpAnswer, HttpCall
 from dovetail.auth.login import Login, Registered, Token
-from dovetail.auth.tokens import prove, read_token, refresh, request_token, seconds
+from dovetail.auth.tokens import prove, read_token, refresh, request_token, revoke, seconds
 from dovetail.errors import LoginFailed
+from dovetail.wire.shape import replace
 
 TOKEN = f"{ISSUER}/token"
 GOOD = {"access_token": "new", "token_type": "Bearer", "expires_in": 60}
@@ -221,3 +222,28 @@ def test_a_client_that_is_forgotten_is_not_used_again(code: str) -> None:
 def test_a_passing_fault_costs_no_login(said: HttpAnswer) -> None:
     with pytest.raises(LoginFailed):
         renewed(said)
+
+
+# The end of it
+
+LOGIN = Login(resource=SERVER, server=DESCRIBED, client=client())
+
+
+def test_a_login_is_ended_by_its_refresh_token() -> None:
+    world = World({f"{ISSUER}/revoke": answer({})})
+    server_known = replace(LOGIN.server, revocation_endpoint=f"{ISSUER}/revoke")
+    for token, said in (
+        (Token(access_token="a", refresh_token="r"), {"token": "r", "token_type_hint": "refresh_token"}),
+        (Token(access_token="a"), {"token": "a", "token_type_hint": "access_token"}),
+    ):
+        assert world.run(revoke(replace(LOGIN, server=server_known, token=token)))
+        assert form(world.calls[-1]).items() >= said.items()
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://login.example.com/revoke"])
+def test_nobody_is_told_in_the_open(endpoint: str | None) -> None:
+    world = World()
+    known = replace(LOGIN.server, revocation_endpoint=endpoint)
+    assert not world.run(revoke(replace(LOGIN, server=known, token=Token(access_token="a"))))
+    assert not world.run(revoke(replace(LOGIN, token=None)))
+    assert not world.calls

@@ -8,10 +8,13 @@ from urllib.parse import urlencode
 import pytest
 
 from auth.desk import EDITOR, HOME, ISSUER, RESOURCE, Browser, Desk, place, query_of, said
+from auth.issuing import Issuer, drive
+from auth.providers import RECORDED
+from dovetail.auth.flow import HttpAnswer, HttpCall
 from dovetail.auth.server.authority import known_client
 from dovetail.auth.server.upstream import PRESETS, Provider, Upstream, Vault
+from dovetail.auth.verify import JwtVerifier
 from dovetail.wire.codec import encode
-from dovetail.wire.shape import Struct
 
 TOKEN, USER = "https://up.example/token", "https://up.example/user"
 UP = Provider(
@@ -181,19 +184,61 @@ def test_a_vault() -> None:
 # Providers
 
 
-PARTS = {"tenant": "t", "domain": "d.example", "realm": "r"}
+def test_every_known_provider_is_recorded() -> None:
+    assert set(RECORDED) == set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_known_providers_are_whole(name: str) -> None:
-    upstream = Upstream(name, client_id="a", client_secret="b", **PARTS)
-    provider = Desk().drive(upstream.provider())
-    assert isinstance(provider, Struct)
-    for url in (provider.authorization_endpoint, provider.token_endpoint, provider.userinfo_endpoint):
-        assert url.startswith("https://")
-        assert "{" not in url
-    place_of = Desk().drive(upstream.leave("https://x/callback", "s", "c"))
-    assert query_of(place_of)["scope"] == " ".join(provider.scopes)
+def test_what_is_known_of_a_provider_is_what_it_publishes(name: str) -> None:
+    recorded = RECORDED[name]
+    document = recorded.document
+    upstream = Upstream(name, client_id="a", client_secret="b", **recorded.parts)
+    provider: Provider = Desk().drive(upstream.provider())
+    assert provider.authorization_endpoint == document["authorization_endpoint"]
+    assert provider.token_endpoint == document["token_endpoint"]
+    assert provider.userinfo_endpoint == document.get("userinfo_endpoint", recorded.userinfo)
+    assert provider.issuer == (document["issuer"] if recorded.says_issuer else None)
+    assert provider.method in document.get("token_endpoint_auth_methods_supported", [provider.method])
+    assert set(provider.scopes) <= set(document.get("scopes_supported", provider.scopes))
+    sent = query_of(Desk().drive(upstream.leave("https://x/callback", "s", "c")))
+    assert (sent["scope"], sent["code_challenge_method"]) == (" ".join(provider.scopes), "S256")
+    assert provider.extra.items() <= sent.items()
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if RECORDED[name].userinfo is None])
+def test_a_known_provider_is_found_by_its_issuer_too(name: str) -> None:
+    recorded, one = RECORDED[name], Desk()
+    one.answers[recorded.where] = recorded.document
+    provider = one.drive(Upstream(issuer=recorded.document["issuer"], client_id="a", client_secret="b").provider())
+    assert provider.token_endpoint == recorded.document["token_endpoint"]
+    assert one.called[-1].url == recorded.where
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if "jwks_uri" in RECORDED[name].document])
+def test_the_keys_of_a_known_provider_are_found(name: str) -> None:
+    recorded, issuer = RECORDED[name], Issuer(RECORDED[name].document["issuer"])
+
+    def web(call: HttpCall) -> HttpAnswer:
+        known = {recorded.where: recorded.document, recorded.document["jwks_uri"]: issuer.jwks()}
+        return HttpAnswer(200, {}, encode(known[call.url])) if call.url in known else HttpAnswer(404)
+
+    verifier = JwtVerifier(issuer=issuer.url, audience="files")
+    principal = drive(verifier.verify(issuer.token(aud="files"), ()), web)
+    assert (principal.subject, principal.issuer) == ("ada", issuer.url)
+
+
+def test_github_names_itself_in_its_answer() -> None:
+    """And so nobody else can come back in its place."""
+    for iss, good in (("https://github.com/login/oauth", True), ("https://evil.example", False)):
+        one = Desk(upstream=Upstream("github", client_id="a", client_secret="b"))
+        one.answers["https://github.com/login/oauth/access_token"] = {"access_token": "t", "token_type": "bearer"}
+        one.answers["https://api.github.com/user"] = {"id": 42, "login": "ada"}
+        browser = Browser(one)
+        browser.open()
+        found = re.search(r'href="([^"]+)"', browser.decide().body.decode())
+        assert found is not None
+        state = query_of(unescape(found[1]))["state"]
+        assert ("code" in place(arrive(browser, state, iss=iss))[1]) is good
 
 
 def test_the_number_of_a_github_user_is_a_subject() -> None:
@@ -236,6 +281,11 @@ def test_mistakes() -> None:
     both: dict[str, Any] = {"client_id": "a", "client_secret": "b"}
     with pytest.raises(ValueError, match="needs tenant="):
         Upstream("entra", **both)
+    with pytest.raises(ValueError, match="github takes no tenant="):
+        Upstream("github", **both, tenant="x")
+    for domain in ("https://x.okta.com", "x.okta.com/", "x.okta.com/oauth2@evil.example", "a b"):
+        with pytest.raises(ValueError, match="domain= is a plain name"):
+            Upstream("okta", **both, domain=domain)
     with pytest.raises(ValueError, match="provider must be one of"):
         Upstream("myspace", **both)
     with pytest.raises(ValueError, match="by its issuer"):

@@ -300,6 +300,18 @@ def test_an_issuer_that_cannot_be_reached() -> None:
         drive(one.verify(token, (RESOURCE,)), issuer, now=NOW + 4000)
 
 
+@pytest.mark.parametrize("status", [0, 302, 401, 429, 500, 503])
+def test_keys_that_cannot_be_fetched_let_nobody_in(status: int) -> None:
+    """Also when whoever has them is only busy: a check that cannot be made is not skipped."""
+    issuer = Issuer()
+    body = encode(issuer.jwks())
+    with pytest.raises(Unavailable):
+        drive(
+            JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks").verify(issuer.token(), (RESOURCE,)),
+            lambda _: HttpAnswer(status, {}, body),
+        )
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"keys": 3}', b"<html>", b'{"keys": [3, {"kty": "EC"}]}'])
 def test_a_broken_key_document(body: bytes) -> None:
     def web(_: HttpCall) -> HttpAnswer:
@@ -381,7 +393,11 @@ def test_an_answer_in_the_name_of_another_issuer() -> None:
         drive(introspection(issuer=ISSUER).verify("opaque", (RESOURCE,)), saying(ACTIVE | {"iss": "https://evil"}))
 
 
-@pytest.mark.parametrize("said", [HttpAnswer(0), HttpAnswer(500), HttpAnswer(401), HttpAnswer(200, {}, b"active")])
+@pytest.mark.parametrize(
+    "said",
+    [HttpAnswer(0), HttpAnswer(200, {}, b"active")]
+    + [HttpAnswer(status, {}, b'{"active": true, "sub": "ada"}') for status in (302, 401, 429, 500, 503)],
+)
 def test_no_answer_is_no_permission(said: HttpAnswer) -> None:
     with pytest.raises(Unavailable):
         drive(introspection().verify("opaque", (RESOURCE,)), saying(said))
@@ -412,3 +428,35 @@ def test_static_tokens() -> None:
     assert not known.speaks_of("s3cre")
     with pytest.raises(Rejected):
         drive(known.verify("s3cre", ()))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kind", "why"),
+    [
+        (["s3cret"], TypeError, "takes a table"),
+        ({"two words": "ada"}, ValueError, "can be shown"),
+        ({"": "ada"}, ValueError, "can be shown"),
+        ({7: "ada"}, ValueError, "can be shown"),
+        ({"s3cret": 7}, TypeError, "a name or a Principal"),
+    ],
+)
+def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why: str) -> None:
+    with pytest.raises(kind, match=why) as refused:
+        StaticTokens(tokens)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("issuer", ["login.example", "http://login.example", "", None])
+def test_an_issuer_whose_keys_cannot_be_found(issuer: Any) -> None:
+    with pytest.raises(ValueError, match=r"issuer must be an https URL|needs the issuer"):
+        JwtVerifier(issuer=issuer)
+
+
+def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
+    assert JwtVerifier(issuer="kubernetes/serviceaccount", keys=Issuer().jwks()).issuer == "kubernetes/serviceaccount"
+
+
+@pytest.mark.parametrize("keys", [7, b"-----BEGIN", "nonsense", [7], {"keys": 7}])
+def test_what_is_no_key(keys: Any) -> None:
+    with pytest.raises(ValueError, match=r"keys must be|no JWK set"):
+        JwtVerifier(issuer="https://login.example", keys=keys)

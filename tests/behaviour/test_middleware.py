@@ -197,4 +197,4 @@ async def test_the_context_tells_about_the_call(revision: str, transport: str) -
     assert ctx.meta["traceparent"] == trace
     assert ctx.meta["com.example/own"] == [1]
     assert ctx.principal == ("ada" if transport == "http" else None)
-    assert ctx.headers.get(b"authorization") == (b"ada" if transport == "http" else None)
+    assert ctx.headers.get("Authorization") == ("ada" if transport == "http" else None)

@@ -192,7 +192,9 @@ def test_every_limit_names_what_is_measured(bench: Any) -> None:
     known = {scene.name: scene for block in scenes.BLOCKS.values() for scene in block}
     for limit in scenes.LIMITS:
         assert limit.scene in known
-        assert limit.against in {*known, "best", *known[limit.scene].cast(tuple(stage.IMPLEMENTATIONS))}
+        cast = known[limit.scene].cast(tuple(stage.IMPLEMENTATIONS))
+        assert limit.against in {*known, "best", *cast}
+        assert limit.beside in {"", *cast}
 
 
 def test_the_picture_is_well_formed(bench: Any) -> None:

@@ -15,9 +15,11 @@ def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_pa
         assert run("call", url, "whoami", **own).code == 4
         assert run("auth", "status", url, **own).code == 4
         assert run("call", url, "whoami", "--auth", "oauth", **own).code == 4  # nobody is at a terminal
-        said = run("auth", "login", url, **own).good()
+        assert run("call", url, "whoami", "--auth", "two words", **own).code == 2
+        said = run("auth", "login", url, **own, DOVETAIL_CLIENT_SECRET="of another").good()
         assert f"{url}: logged in by" in said.out
         assert run("call", url, "whoami", **own).good().out.endswith("#developer\n")
+        assert run("call", url, "whoami", "--header", "Authorization: Bearer x", **own).code == 4  # as it was said
         everyone = run("auth", "status", **own).good().out
         assert url in everyone
         facts = run("auth", "status", url, "--json", **own).good()
@@ -25,6 +27,7 @@ def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_pa
         kept = next((tmp_path / ".local/share/dovetail/logins").glob("*.json")).read_text(encoding="utf-8")
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
+        assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).good()
         assert run("auth", "logout", url, "--json", **own).good().json == {"revoked": True}
         assert run("call", url, "whoami", "--auth", token, **own).code == 4
         assert run("auth", "logout", url, **own).code == 4

@@ -72,7 +72,7 @@ def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
     said = run("doctor", tmp_path / "noisy.py")
     assert said.code == 6
-    assert "XX noise: 1 lines on stdout" in said.out
+    assert "XX noise: written to stdout, and no message: 1 line" in said.out
 
 
 def test_a_server_of_others(run: Run, clock: list[str]) -> None:

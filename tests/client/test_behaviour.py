@@ -210,10 +210,11 @@ async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> 
 
 
 @asking
-@pytest.mark.parametrize(("no", "words"), [(Declined, "declined"), (Dismissed, "dismissed")])
-async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception], words: str) -> None:
+@pytest.mark.parametrize(("no", "words"), [(Declined, "declined"), (Dismissed, "dismissed"), (None, "declined")])
+async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | None, words: str) -> None:
     async def refuse(question: ElicitParams) -> None:
-        raise no
+        if no is not None:
+            raise no
 
     async with reached(way, revision, elicit=refuse) as client:
         with pytest.raises(ToolError, match=words):
@@ -321,7 +322,7 @@ async def test_rounds_are_limited(way: str) -> None:
 
 @everywhere
 async def test_changes_are_heard(way: str, revision: str) -> None:
-    async with reached(way, revision) as client, client.listen(uris=["page://1"]) as changes:
+    async with reached(way, revision) as client, client.listen(tools=True, uris=["page://1"]) as changes:
         assert changes.honoured is not None
         await client.call("change", uri="page://1")
         await client.call("change", uri="page://2")
@@ -333,6 +334,27 @@ async def test_changes_are_heard(way: str, revision: str) -> None:
                 if change.kind == "tools":
                     break
         assert heard == [("resource", "page://1", False), ("tools", None, False)]
+
+
+@pytest.mark.parametrize(
+    ("named", "tools", "prompts", "resources"),
+    [
+        ({}, True, True, True),
+        ({"tools": True}, True, False, False),
+        ({"prompts": False}, True, False, True),
+        ({"uris": ["page://1"]}, False, False, False),
+        ({"uris": "page://1"}, False, False, False),
+        ({"uris": ["page://1"], "resources": True}, False, False, True),
+        ({"uris": ["page://1"], "tools": False}, False, False, False),
+    ],
+)
+async def test_what_is_named_is_heard(named: Any, tools: bool, prompts: bool, resources: bool) -> None:
+    async with reached("memory") as client, client.listen(**named) as changes:
+        agreed = changes.honoured
+    assert agreed is not None
+    flags = (agreed.tools_list_changed, agreed.prompts_list_changed, agreed.resources_list_changed)
+    assert [bool(flag) for flag in flags] == [tools, prompts, resources]
+    assert agreed.resource_subscriptions == (["page://1"] if "uris" in named else None)
 
 
 @eras

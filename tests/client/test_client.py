@@ -14,6 +14,7 @@ from dovetail import (
     AnswerError,
     CannotConnect,
     Client,
+    ClientCapabilities,
     ClientLimits,
     Disconnected,
     MCPError,
@@ -225,14 +226,14 @@ import sys
 from dovetail import Pending, SyncClient
 pending = Pending.load(sys.stdin.buffer.read())
 (key,) = pending.questions
-with SyncClient(sys.argv[1], elicit=print) as client:
+with SyncClient(sys.argv[1]) as client:
     result = client.resume(pending, {key: {"action": "accept", "content": {"row": 3}}})
     print(result.content[0].text)
 """
 
 
 async def test_a_stored_question_is_answered_by_another_process() -> None:
-    async with target("http") as at, client(at, elicit=lambda _: None) as one:
+    async with target("http") as at, client(at) as one:
         pending = await one.start_tool("book")
         assert isinstance(pending, Pending)
         process = await asyncio.create_subprocess_exec(
@@ -240,6 +241,37 @@ async def test_a_stored_question_is_answered_by_another_process() -> None:
         )
         said, _ = await process.communicate(pending.dump())
         assert said.decode().strip() == "row 3, window, none"
+
+
+async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None:
+    async with reached("memory") as one:
+        for tool, arguments, method in (
+            ("book", {}, "elicitation/create"),
+            ("visit", {"url": "https://example.com/pay"}, "elicitation/create"),
+            ("think", {}, "sampling/createMessage"),
+            ("roots", {}, "roots/list"),
+        ):
+            pending = await one.start_tool(tool, arguments, meta={"example.com/a": 1})
+            assert isinstance(pending, Pending)
+            assert [question.method for question in pending.questions.values()] == [method]
+        with pytest.raises(MCPError, match="give the client a handler"):
+            await one.call("book")  # nobody is there who could answer
+
+
+async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
+    async with reached("memory", roots=["/"]) as one:
+        with pytest.raises(MCPError, match="give the client a handler"):
+            await one.start_tool("book")
+
+
+async def test_extensions_are_declared_with_what_may_be_asked() -> None:
+    play = Play("stateless", {"tools/call": text("x")})
+    extensions = ClientCapabilities(extensions={"example.com/x": {}})
+    async with on_web(play) as at, client(at, capabilities=extensions) as one:
+        await one.start_tool("go")
+    told = play.seen[-1]["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    assert told["extensions"] == {"example.com/x": {}}
+    assert {"elicitation", "sampling", "roots"} <= set(told)
 
 
 async def test_a_handshake_server_asks_the_handlers_even_then() -> None:

@@ -56,7 +56,7 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
         waiting = asyncio.create_task(one.call("good"))
         with pytest.raises(ResultError, match="broke the protocol") as caught:
             await one.call("bad")
-        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
         other.set()
         assert await waiting == "fine"
 
@@ -76,7 +76,7 @@ async def test_a_malformed_answer_over_http(era: str, broken: Any, streaming: bo
     async with on_web(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         with pytest.raises(ResultError) as caught:
             await one.call("bad")
-        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
         assert play.count("tools/call") == 1
 
 

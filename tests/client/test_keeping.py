@@ -195,7 +195,7 @@ async def test_listening_goes_on_after_a_loss_and_tells_what_may_be_missed(era: 
 
     play = Play(era, {"subscriptions/listen": listen, "tools/call": CLOSE}, session="s")
     play.stream = SILENCE
-    listening = {"prompts": False, "resources": False, "uris": ["a"]}
+    listening = {"tools": True, "uris": ["a"]}
     async with on(play) as at, client(at) as one, one.listen(**listening) as changes:
         if era == "handshake" and on is on_web:
             play.reactions = {"tools/list": once(http(b"", status=404), {"tools": []})}

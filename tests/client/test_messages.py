@@ -1,14 +1,31 @@
 """What a user reads when something goes wrong: which server, which step, which revision, what it said, what to try."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, reached
-from dovetail import CannotStart, Client, MCPError, RequestTimeout, Server, Timeouts, ToolError
+from client.world import MODERN, NEWEST_HANDSHAKE, reached, target
+from dovetail import (
+    CannotConnect,
+    CannotStart,
+    Client,
+    MCPError,
+    NotOffered,
+    Pending,
+    RequestTimeout,
+    Server,
+    SyncClient,
+    Timeouts,
+    ToolError,
+)
 from dovetail.protocol.channel import step
+from dovetail.protocol.speaking import refused
+from dovetail.wire.incoming import Failure
+from stand_ins import Failure as Refusal
+from stand_ins import Play, on_socket
 
 ERAS = [MODERN, NEWEST_HANDSHAKE]
 QUICK = Timeouts(initialize=0.3, probe=0.1)
@@ -89,6 +106,7 @@ async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
         with pytest.raises(RequestTimeout) as loud:
             await client.call_tool("loud", timeout=0.5)
     assert heard == ["old news", "thinking", "hard"]
+    assert "call_tool(..., timeout=seconds) gives it longer" in (quiet.value.hint or "")
     assert quiet.value.stderr is None
     assert loud.value.stderr == "thinking\nhard"
 
@@ -122,7 +140,8 @@ async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, k
         ("import os; os.environ['SECRET_KEY']", {}, "env={'SECRET_KEY': ...}"),
         ("raise SystemExit('SECRET_KEY is not set')", {"SECRET_KEY": "x"}, "inherit_env=['SECRET_KEY']"),
         ("import there_is_no_such_module", {}, "the Python that has there_is_no_such_module installed"),
-        ("raise SystemExit(3)", {}, None),
+        ("raise SystemExit(3)", {}, "it did not say why; start it in a terminal"),
+        ("raise SystemExit('no')", {}, None),
     ],
 )
 async def test_a_program_that_ends_at_once_gets_advice(
@@ -159,3 +178,85 @@ async def test_a_server_in_memory_has_its_name() -> None:
     async with Client(Server("weather")) as client:
         with pytest.raises(MCPError, match=r"^weather: tools/call a \(2026-07-28\): "):
             await client.call("a")
+
+
+# Mistakes of the caller
+
+
+async def test_arguments_are_given_by_name() -> None:
+    async with reached("memory") as client:
+        with pytest.raises(TypeError, match=r"arguments are given by name: call\('add', name=value\)"):
+            await client.call("add", {"a": 1})  # pyright: ignore[reportCallIssue]
+    with SyncClient(Server("a")) as sync, pytest.raises(TypeError, match="arguments are given by name"):
+        sync.call("add", 1)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "says"),
+    [
+        (lambda c: c.call("echo", text=object()), TypeError, "what is given to tools/call echo cannot be sent as JSON"),
+        (lambda c: c.call_tool("echo", ["x"]), TypeError, "arguments= must be a dict, not list"),
+        (lambda c: c.start_tool("echo", "x"), TypeError, "arguments= must be a dict, not 'x'"),
+        (lambda c: c.get_prompt("packing", ["x"]), TypeError, "arguments= must be a dict, not list"),
+        (lambda c: c.call_tool("echo", timeout=0), ValueError, "timeout= must be more than 0 seconds"),
+        (lambda c: c.call_tool("echo", timeout="5"), TypeError, "timeout= must be a number of seconds, not '5'"),
+        (lambda c: c.call_tool("echo", total=True), TypeError, "total= must be a number of seconds"),
+        (lambda c: c.call_tool("echo", progress=3), TypeError, "progress= must be a function, not 3"),
+        (lambda c: c.call_tool("echo", meta=[]), TypeError, "meta= must be a dict"),
+        (lambda c: c.resume(5, {}), TypeError, "pending= must be a Pending"),
+        (lambda c: c.resume(Pending(method="tools/call", params={}, questions={}), []), TypeError, "answers= must be"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], says: str) -> None:
+    async with reached("memory") as client:
+        with pytest.raises(kind, match=re.escape(says)):
+            await ask(client)
+        assert await client.call("add", a=1) == 2
+
+
+async def test_what_is_gone_names_what_to_use_instead() -> None:
+    async with reached("memory") as client:
+        with pytest.raises(NotOffered, match=r"it: resources/subscribe a:b \(2026-07-28\): (.|\n)*listen\(uris="):
+            await client.subscribe("a:b")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "handler"),
+    [
+        ("book", {}, "elicit="),
+        ("visit", {"url": "https://x"}, "elicit_url="),
+        ("think", {}, "sample="),
+        ("roots", {}, "roots="),
+    ],
+)
+async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str) -> None:
+    async with reached("memory") as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool(tool, arguments)
+    assert caught.value.hint == f"give the client a handler for it: {handler}"
+
+
+@pytest.mark.parametrize("data", [None, "x", {"requiredCapabilities": 5}, {"requiredCapabilities": {"other": {}}}])
+def test_a_missing_handler_that_is_not_named(data: Any) -> None:
+    assert (refused(MODERN, "tools/call", Failure(-32021, "no", data)).hint or "").endswith(
+        "it: elicit=, elicit_url=, sample= or roots="
+    )
+
+
+async def test_what_knows_no_way_to_begin_is_doubted() -> None:
+    play = Play("handshake", {"initialize": Refusal(-32601, "unknown")})
+    async with on_socket(play) as at:
+        with pytest.raises(MCPError, match="is it an MCP server"):
+            await Client(at).connect()
+
+
+async def test_a_web_server_is_recognised_behind_a_socket() -> None:
+    async with target("http") as at:
+        with pytest.raises(MCPError, match=r"it wrote 'HTTP/1.1 400 Bad Request', which is no message") as caught:
+            await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeouts=QUICK).connect()
+    assert caught.value.hint == "it speaks HTTP: is its address an http:// one?"
+
+
+async def test_a_port_where_nobody_listens() -> None:
+    with pytest.raises(CannotConnect, match=r"nothing listens at 127\.0\.0\.1:1: Connection refused"):
+        await Client("tcp://127.0.0.1:1").connect()

@@ -158,7 +158,7 @@ async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
         async with asyncio.timeout(30):
             with pytest.raises(RequestTimeout, match="still being opened") as caught:
                 await client.call_tool("go", timeout=0.3)
-        assert (caught.value.server, caught.value.step) == ("it", "tools/call")
+        assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         await client.close()
 
 

@@ -106,7 +106,7 @@ async def test_several_and_nested_and_the_servers_own_first() -> None:
 async def test_what_comes_later_shows(revision: str) -> None:
     app, child = Server("outer"), inner()
     unmount = app.mount(child, "in")
-    async with Client(app, revision=revision) as client, client.listen(uris=["in+note:1"]) as changes:
+    async with Client(app, revision=revision) as client, client.listen(tools=True, uris=["in+note:1"]) as changes:
         feed = aiter(changes)
         child.add_tool(lambda: 5, name="five")
         assert (await anext(feed)).kind == "tools"

@@ -152,6 +152,23 @@ async def test_members_of_a_body_are_arguments() -> None:
     assert request.headers["Content-Type"] == "application/json"
 
 
+PHOTO = {
+    "type": "object",
+    "properties": {"photo": {"type": "string", "format": "binary"}, "title": {"type": "string"}},
+}
+
+
+async def test_an_object_in_the_query_cannot_pass_for_another_parameter() -> None:
+    parameters = [
+        {"name": "more", "in": "query", "schema": {"type": "object"}},
+        {"name": "role", "in": "query", "schema": {"enum": ["reader"]}},
+    ]
+    document = spec({"/x": {"get": {"operationId": "x", "parameters": parameters}}})
+    assert (await sent(document, "x", more={"a": 1}, role="reader")).url.endswith("/x?a=1&role=reader")
+    with pytest.raises(ToolError, match="a parameter of its own"):
+        await sent(document, "x", more={"role": "admin"})
+
+
 async def test_other_bodies() -> None:
     document = spec(
         {
@@ -164,6 +181,7 @@ async def test_other_bodies() -> None:
                     **body({"type": "object", "properties": {"f": {}}}, "multipart/form-data"),
                 }
             },
+            "/photos": {"post": {"operationId": "upload", **body(PHOTO, "multipart/form-data")}},
             "/items/{item}": {"post": {"operationId": "both", "parameters": [path_parameter("item")], **body(ORDER)}},
         }
     )
@@ -173,6 +191,10 @@ async def test_other_bodies() -> None:
     request = await sent(document, "files", f={"filename": 'a".txt', "data": "aGk="})
     assert b'name="f"; filename="a%22.txt"' in request.body
     assert b"\r\n\r\nhi\r\n" in request.body
+    request = await sent(document, "upload", photo="aGk=", title="a")
+    assert b'name="photo"; filename="file"\r\nContent-Type: application/octet-stream\r\n\r\nhi\r\n' in request.body
+    with pytest.raises(ToolError, match="photo is a file: write it in base64"):
+        await sent(document, "upload", photo="?")
     request = await sent(document, "both", item="one", item_body="two")
     assert request.url.endswith("/items/one")
     assert json.loads(request.body) == {"item": "two"}
@@ -185,6 +207,13 @@ async def reply(status: int, content: Any, kind: str = "application/json", **opt
     document = spec({"/x": {"get": {"operationId": "x"}}})
     async with Client(Server.from_openapi(document, client=Web(status, content, kind), **options)) as client:
         return await client.call("x")
+
+
+async def test_a_picture_is_a_picture() -> None:
+    document = spec({"/x": {"get": {"operationId": "x"}}})
+    async with Client(Server.from_openapi(document, client=Web(200, b"GIF89a", "image/gif"))) as client:
+        (block,) = (await client.call_tool("x")).content
+    assert (block.type, getattr(block, "mime_type", None)) == ("image", "image/gif")
 
 
 async def test_replies() -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 import dovetail
+from dovetail import Client, ClientLimits, Timeouts
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -69,6 +70,28 @@ def test_the_matrix_has_a_row_for_every_method_and_a_column_for_every_revision()
     head, _, *rows = _generator().methods().splitlines()
     assert all(f" {revision} " in head for revision in REVISIONS)
     assert {row.split("`")[1] for row in rows if "`" in row.split("|")[1]} == set(METHODS)
+
+
+def test_every_limit_of_a_client_is_explained() -> None:
+    text = (ROOT / "docs" / "guide" / "client.md").read_text(encoding="utf-8")
+    for name, kind in (("timeouts", Timeouts), ("limits", ClientLimits)):
+        table = text.partition(f"<!-- generated: {name} -->")[2].partition("<!-- end: ")[0]
+        rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()[2:]]
+        assert [row[0] for row in rows] == [f"`{field}`" for field in kind.__struct_fields__]
+        assert [_number(row[1]) for row in rows] == [getattr(kind(), field) for field in kind.__struct_fields__]
+        assert all(row[2] for row in rows)
+
+
+def _number(text: str) -> float:
+    number, _, unit = text.replace(",", "").partition(" ")
+    return float(number) * {"": 1, "MiB": 2**20}[unit]
+
+
+def test_the_reference_has_every_method_of_a_client() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    entry = text.partition("\n### Client\n")[2].partition("\n### ")[0]
+    public = [name for name in dir(Client) if not name.startswith("_")]
+    assert not [name for name in public if not re.search(rf"^(await )?{name}\b", entry, re.MULTILINE)]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,17 @@ def test_of_two_things_under_one_name_neither_is_offered() -> None:
     assert made.find("a.x") is None
 
 
+def test_a_name_that_two_would_have_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bare(_: str, tool: str) -> str:
+        return tool
+
+    monkeypatch.setattr("dovetail.host.catalog.exposed", bare)
+    made = catalog(a=[tool("x"), tool("y")], b=[tool("x")], c=[tool("x")])
+    assert [one.full for one in made.tools] == ["a.y"]
+    assert len(made.problems) == 2
+    assert made.problems[0] == "tool 'b.x' and 'a.x' would both be called x"
+
+
 def test_the_same_thing_twice_is_offered_once() -> None:
     made = catalog(a=[tool("x"), tool("x")])
     assert [one.full for one in made.tools] == ["a.x"]

@@ -74,3 +74,88 @@ def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
 
 def test_references() -> None:
     assert resolve("${A}-${B:-b}-${env:A}-$A", {"A": "a"}) == "a-b-a-$A"
+
+
+def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(here)
+    content = json.dumps({"mcpServers": {"time": STDIO}})
+    cases = [
+        (home / ".gemini" / "settings.json", "gemini", "user"),
+        (here / ".gemini" / "settings.json", "gemini", "project"),
+        (tmp_path / "else" / ".gemini" / "settings.json", "gemini", "project"),
+        (home / ".claude.json", "claude-code", "user"),
+        (here / "mcp.json", "mcp.json", "project"),
+        (here / "any.json", "mcp.json", "project"),
+    ]
+    for path, source, level in cases:
+        ((entry,), _) = read_file(write(path, content))
+        assert (entry.source, entry.level) == (source, level)
+    ((entry,), _) = read_file(here / "any.json", "mine", level="user")
+    assert (entry.source, entry.level) == ("mine", "user")
+    assert {one.level for one in read_known(home=home, here=home)[0]} == {"user"}
+
+
+def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path / ".cursor" / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
+    assert [one.name for one in read_known(home=tmp_path, here=tmp_path)[0]] == ["time"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        ({"command": "x", "args": "y"}, "args must be a list"),
+        ({"command": "x", "env": ["A"]}, "env must be an object"),
+        ({"command": "x", "cwd": 5}, "cwd must be a text"),
+        ({"url": "http://x", "headers": "A: b"}, "headers must be an object"),
+        ({"command": "x", "x-dovetail": {"timeouts": {"call": -1}}}, "x-dovetail: "),
+        ({"command": "x", "x-dovetail": {"timeouts": {"lunch": 1}}}, "x-dovetail: "),
+        ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail: a rate is written"),
+        ({"command": "x", "x-dovetail": {"start": "soon"}}, "x-dovetail: Invalid enum value"),
+        ({"command": "x", "x-dovetail": 5}, "x-dovetail must be an object"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
+    path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"bad": entry, "good": STDIO}}))
+    entries, (problem,) = read_file(path)
+    assert [one.name for one in entries] == ["good"]
+    assert problem.text.startswith(f"bad: {text}")
+    assert problem.severe
+
+
+def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"a.b": STDIO, "a b": STDIO}}))
+    entries, problems = read_file(path)
+    assert [(one.name, one.written) for one in entries] == [("a-b", "a.b")]
+    assert [one.text for one in problems if one.severe] == ["a b: would be called a-b, as 'a.b' is"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.json", "[1]"),
+        ("x.json", '{"mcpServers": 5}'),
+        ("x.json", "null"),
+        ("x.yaml", "- a"),
+        ("x.json", '{"projects": []}'),
+    ],
+)
+def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str) -> None:
+    assert read_file(write(tmp_path / name, content)) == ([], [])
+
+
+def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:
+    entries, (problem,) = read_file(write(tmp_path / "x.yaml", "a: [b"))
+    assert not entries
+    assert "cannot be read" in problem.text
+
+
+def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:
+    servers = {"a": {"command": "x", "env": {"T": "${input:t}"}}}
+    document = {"mcp": {"inputs": [{"id": "t", "description": "T"}], "servers": servers}}
+    ((entry,), _) = read_file(write(tmp_path / "settings.json", json.dumps(document)))
+    assert entry.asks() == [{"id": "t", "description": "T"}]

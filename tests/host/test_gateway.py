@@ -58,7 +58,7 @@ async def test_a_callers_credentials_stay_with_the_gateway() -> None:
                 await client.list_tools()
     assert len(far.headers) == 2
     for headers in far.headers:
-        assert headers[b"authorization"] == b"Bearer of-the-gateway"
+        assert headers["authorization"] == "Bearer of-the-gateway"
         assert b"secret" not in repr(headers).encode()
         assert b"ada" not in repr(headers).encode()
 
@@ -95,7 +95,7 @@ async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
             assert "far__who" not in names
             with pytest.raises((ToolError, PeerError)):
                 await bob.call("far__who")
-    assert [headers[b"authorization"] for headers in far.headers] == [b"Bearer upstream-ada"]
+    assert [headers["authorization"] for headers in far.headers] == ["Bearer upstream-ada"]
 
 
 async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:

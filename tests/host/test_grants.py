@@ -115,6 +115,13 @@ def test_what_is_no_grant_in_the_file_is_nobodys_agreement(tmp_path: Path) -> No
     assert grants.list(NOW) == []
 
 
+def test_a_grant_for_nobody_in_the_file_covers_nothing(tmp_path: Path) -> None:
+    path, nobody = tmp_path / "g", replace(QUESTION, identity="")
+    Grants(path).add(grant(QUESTION, "f", NOW, scope="always"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"i1"', '""'), encoding="utf-8")
+    assert Grants(path).find(nobody, "f", NOW) is None
+
+
 TAKER = """
 import sys
 from dovetail.host.grants import Grants

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.host.ledger import Ledger, state_folder
+from dovetail.host.ledger import Ledger, locked, state_folder
 
 ADDER = """
 import sys
@@ -109,6 +109,28 @@ def test_without_a_path_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
     ledger.change(lambda document: document.update(a=1))
     assert ledger.read() == {"a": 1}
     assert not [*tmp_path.iterdir()]
+
+
+def test_who_waits_too_long_for_another_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.host.ledger._PATIENCE", 0.05)
+    with locked(tmp_path / "l"), pytest.raises(TimeoutError, match="holds"):
+        Ledger(tmp_path / "l").change(lambda document: None)
+    Ledger(tmp_path / "l").change(lambda document: None)
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path / "l")
+    ledger.change(lambda document: document.update(a=1))
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="no"):
+            ledger.change(lambda document: document.update(a=2))
+    assert ledger.read() == {"a": 1}
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["l", "l.lock"]
 
 
 @posix

@@ -23,7 +23,9 @@ servers = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 @example("9lives", "x")
 @example("a" * 64, "b" * 64)
 def test_what_a_model_sees_fits_every_maker(server: str, tool: str) -> None:
-    assert SHAPE.fullmatch(exposed(server, tool))
+    made = exposed(server, tool)
+    assert SHAPE.fullmatch(made)
+    assert "___" not in made  # where the parts meet can be seen
 
 
 @given(st.lists(st.tuples(names, names), max_size=30))
@@ -57,7 +59,8 @@ def test_a_digest_cannot_be_offered_as_a_name(server: str, tool: str, other: str
     """A server that calls its tool by what another pair is exposed as, or by its end, is not taken for it."""
     taken = exposed(server, tool)
     start, _, rest = taken.partition("__")
-    for pair in ((start, rest), (other, taken), (other, rest), (taken, other)):
+    most, _, last = taken.rpartition("__")
+    for pair in ((start, rest), (most, last), (other, taken), (other, rest), (taken, other)):
         assert pair == (server, tool) or exposed(*pair) != taken
 
 

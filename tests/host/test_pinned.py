@@ -71,3 +71,10 @@ def test_many_large_servers_are_kept(tmp_path: Path) -> None:
     tools = [Tool(name=f"t{i}", input_schema=schema) for i in range(300)]
     pins.keep("s", "i", tools, 1.0)  # more members than one message may have
     assert Pins(tmp_path / "pins.json").compare("i", tools).same
+
+
+def test_what_is_no_pin_in_the_file_was_not_agreed_to(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    Pins(path).keep("s", "i", [A], 1.0)
+    path.write_text(path.read_text(encoding="utf-8").replace('"fingerprint"', '"print"'), encoding="utf-8")
+    assert Pins(path).compare("i", [A]).new == [A]

@@ -181,11 +181,11 @@ def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
 
 
 def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
-    admin = Policy(limits={"*": {"timeout": 60, "rate": "100/s"}})
+    admin = Policy(limits={"*": {"timeout": 60, "rate": "50/s"}})
     user = Policy(limits={"github.*": "60/min", "*": {"timeout": 90, "result_bytes": 1000, "concurrency": 4}})
     found = Policy.tiered(admin=admin, user=user).quota("github", "x")
     assert (found.timeout, found.result_bytes, found.concurrency, found.rate) == (60, 1000, 4, Rate(60, 60.0))
-    assert Policy.tiered(admin=admin, user=user).quota("docs", "x").rate == Rate(100, 1.0)
+    assert Policy.tiered(admin=admin, user=user).quota("docs", "x").rate == Rate(50, 1.0)
     assert str(found) == "timeout 60, result_bytes 1000, concurrency 4, rate 60/min"
     assert Policy().quota("a", "b").timeout is None
 

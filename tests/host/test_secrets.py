@@ -1,6 +1,7 @@
 """References: each kind looked up, what a project may not, errors that name the setting, and values that never show."""
 
 import logging
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -34,6 +35,7 @@ def secrets(**environ: str) -> Secrets:
         ("${keyring:other/bank}", CANARY),
         (f"${{cmd:{PRINT}}}!", f"{CANARY}!"),
         ("${workspaceFolder}|${workspaceFolderBasename}|${userHome}", f"/srv/x|x|{Path.home()}"),
+        ("a${pathSeparator}b${/}", f"a{os.sep}b{os.sep}"),
     ],
 )
 def test_each_kind_is_looked_up(text: str, expected: str) -> None:
@@ -130,12 +132,49 @@ def test_what_was_looked_up_is_masked_wherever_it_comes_back(text: str, setting:
     assert known.mask(result) == {"content": [{"text": "env: ***!"}], "***": ["***", 1, None, True]}
 
 
+def test_a_secret_within_another_leaves_no_rest() -> None:
+    for values in ((CANARY, f"{CANARY}-and-more"), (f"{CANARY}-and-more", CANARY)):
+        known = secrets()
+        for value in values:
+            known.remember(value)
+        for number in range(20):
+            known.remember(f"{CANARY}-and-more-{number}")
+        assert known.mask(f"{CANARY}-and-more-7 {CANARY}-and-more {CANARY}") == "*** *** ***"
+
+
 def test_what_is_no_secret_stays_readable() -> None:
     known = secrets(HOME="/srv/somebody", LANG="C", API_KEY="abc")
     known.resolve("${HOME}/${LANG}", "args[0]")
     known.resolve("${API_KEY}", "env.API_KEY")  # too short to be told from a word
     assert known.mask("/srv/somebody abc C") == "/srv/somebody abc C"
     assert known.mask({"password": "x", "note": "Bearer abcdefgh123"}) == {"password": "***", "note": "Bearer ***"}
+
+
+def test_the_keyring_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keyring
+    from keyring.errors import NoKeyringError
+
+    def found(service: str, name: str) -> str:
+        return f"{service} {name}"
+
+    monkeypatch.setattr(keyring, "get_password", found)
+    assert Secrets({}).resolve("${keyring:a}|${keyring:s/a}", "x") == "dovetail a|s a"
+
+    def closed(*_: str) -> None:
+        raise NoKeyringError
+
+    monkeypatch.setattr(keyring, "get_password", closed)
+    with pytest.raises(Unresolved, match="the keyring has no a"):
+        Secrets({}).resolve("${keyring:a}", "x")
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(Unresolved, match="the keyring has no a"):
+        Secrets({}).resolve("${keyring:a}", "x")
+
+
+def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.host.secrets._PATIENCE", 0.2)
+    with pytest.raises(Unresolved, match="took longer"):
+        Secrets({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
 
 
 @given(st.text(alphabet="ab${}:-env", max_size=30))

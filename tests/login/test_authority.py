@@ -1,6 +1,7 @@
 """The authorization server as an application: logins over HTTP, its shell, and what it must not be led to fetch."""
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,8 @@ from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
 from login.hosting import running
 from transports.scene import Visit
+
+HOME = "http://localhost:8000"
 
 FORM = [(b"content-type", b"application/x-www-form-urlencoded")]
 Browse = Callable[[str], Awaitable[None]]
@@ -211,10 +214,37 @@ def test_mistakes() -> None:
         {"issuer": "https://login.example", "users": {}, "upstream": up},
         {"issuer": "https://login.example", "users": {}, "store": "kept.db"},  # without a secret
         {"issuer": "https://login.example", "users": {}, "secret": "short"},
+        {"issuer": "https://login.example", "users": {}, "resources": ["files"]},
+        {"issuer": "https://login.example", "users": {}, "resources": ["https://files.example#x"]},
+        {"issuer": "https://login.example", "users": {}, "scopes": ['a"b']},
     ]
     for options in wrong:
-        with pytest.raises(ValueError, match=r"issuer must|users|secret"):
+        with pytest.raises(ValueError, match=r"issuer must|users|secret|resources must|not a scope"):
             AuthorizationServer(**options)
+    with pytest.raises(TypeError, match="users must be a table"):
+        AuthorizationServer(issuer="https://login.example", users=["ada"])  # pyright: ignore[reportArgumentType]
+
+
+async def test_one_resource_and_scopes_may_be_one_text() -> None:
+    authority = AuthorizationServer(issuer=HOME, resources=f"{HOME}/mcp", scopes="read write")
+    metadata = await Visit(authority, "GET", "/.well-known/oauth-authorization-server").done()
+    assert metadata.last["scopes_supported"] == ["read", "write"]
+    query = urlencode(
+        {
+            "response_type": "code",
+            "client_id": await _register(authority),
+            "code_challenge": "x" * 43,
+            "code_challenge_method": "S256",
+            "resource": f"{HOME}/mcp",
+        }
+    )
+    asked = await Visit(authority, "GET", "/authorize", query_string=query.encode()).done()
+    assert asked.status == 200
+
+
+async def _register(authority: AuthorizationServer) -> str:
+    body = json.dumps({"redirect_uris": ["http://127.0.0.1:1/x"]}).encode()
+    return (await Visit(authority, "POST", "/register", body).done()).last["client_id"]
 
 
 async def test_documents_of_strangers_are_not_fetched_from_this_network() -> None:

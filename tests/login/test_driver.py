@@ -1,17 +1,35 @@
 """One login and one renewal for all who wait; what is refused, cancelled, closed or broken on the way."""
 
 import asyncio
+import functools
 import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientCredentials, Forbidden, HttpError, LoginFailed, MCPError, NeedsLogin, OAuth, Timeouts
+from dovetail import (
+    Bearer,
+    Client,
+    ClientCredentials,
+    DeviceLogin,
+    Forbidden,
+    HttpError,
+    LoginFailed,
+    MCPError,
+    NeedsLogin,
+    OAuth,
+    Timeouts,
+)
 from dovetail.auth.login import Login
+from dovetail.login.driver import Driver, driver_for
 from dovetail.login.stores import FileStore, MemoryStore
-from dovetail.transports.door import Door
-from login.place import Asked, Place, Said, User, client, guarded, oauth, until
+from dovetail.transports.door import Door, fetcher
+from login.place import PATIENCE, Asked, Place, Said, User, client, guarded, oauth, until
 
 # Logging in
 
@@ -406,6 +424,20 @@ async def test_a_token_never_goes_to_another_origin(place: Place, user: User, st
         del place.says["/mcp"]
 
 
+async def test_an_address_without_a_scheme_is_another_origin_too(place: Place, user: User) -> None:
+    async with guarded() as other, client(place, user) as one:
+        for location in (
+            other.url.removeprefix("http:"),
+            "\\\\" + other.url.removeprefix("http://"),
+            other.url.upper(),
+        ):
+            place.says["/mcp"] = lambda asked, to=location: Said(307, None, {"location": to})
+            with pytest.raises(HttpError):
+                await one.ping()
+        assert not other.asked
+        del place.says["/mcp"]
+
+
 @pytest.mark.parametrize("path", ["/token", "/register"])
 @pytest.mark.parametrize("status", [302, 307, 308])
 async def test_credentials_are_not_redirected(place: Place, user: User, path: str, status: int) -> None:
@@ -586,6 +618,61 @@ async def test_paste(place: Place) -> None:
     assert "redirect_uri=http%3A%2F%2F127.0.0.1%3A8765%2Fcallback" in asked[0]
 
 
+PASTING = {
+    "Client": """
+import asyncio, sys
+from dovetail import Client, OAuth
+async def main():
+    async with Client(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+        pass
+asyncio.run(main())
+""",
+    "SyncClient": """
+import sys
+from dovetail import OAuth, SyncClient
+with SyncClient(sys.argv[1], auth=OAuth(paste=input, store="memory")):
+    pass
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of our own")
+@pytest.mark.parametrize("way", ["terminal", "pipe"])
+@pytest.mark.parametrize("kind", PASTING)
+async def test_an_interrupt_ends_a_login_that_waits_for_a_paste(place: Place, kind: str, way: str) -> None:
+    ours, theirs = os.openpty() if way == "terminal" else os.pipe()[::-1]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PASTING[kind], place.url, stdin=theirs, stdout=PIPE, stderr=PIPE
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            await process.stdout.readuntil(b"/authorize?")
+            process.send_signal(signal.SIGINT)
+            _, words = await process.communicate()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert words.strip().endswith(b"KeyboardInterrupt")
+    assert b"Fatal" not in words
+    assert b"never retrieved" not in words
+    assert place.count("/token") == 0
+
+
+async def test_the_end_of_input_gives_a_login_up(place: Place) -> None:
+    def paste(url: str) -> str:
+        raise EOFError
+
+    with pytest.raises(LoginFailed, match="nothing was pasted: the login was given up"):
+        await Client(place.url, auth=OAuth(paste=paste, store="memory")).connect()
+
+
+async def test_what_should_have_been_pasted_is_explained(place: Place) -> None:
+    with pytest.raises(LoginFailed, match="'nonsense'") as caught:
+        await Client(place.url, auth=OAuth(paste=lambda _: "nonsense", store="memory")).connect()
+    assert "code= and state=" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(
     "pasted", ["", "nonsense", "http://127.0.0.1:8765/callback?code=x&state=guessed", "http://[::1"]
 )
@@ -597,8 +684,6 @@ async def test_something_else_pasted(place: Place, pasted: str) -> None:
 
 
 async def test_another_device(place: Place) -> None:
-    from dovetail import DeviceLogin
-
     place.server["device_authorization_endpoint"] = f"{place.origin}/device"
     answers = [Said(400, {"error": "authorization_pending"}), None]
     place.says["/device"] = lambda asked: Said(
@@ -613,10 +698,19 @@ async def test_another_device(place: Place) -> None:
     assert not answers
 
 
+async def test_without_a_way_to_show_it_the_code_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.server["device_authorization_endpoint"] = f"{place.origin}/device"
+    place.says["/device"] = lambda asked: Said(
+        200, {"device_code": "d", "user_code": "AB-12", "verification_uri": f"{place.origin}/enter", "interval": 1}
+    )
+    place.says["/token"] = lambda asked: place.issue(set())
+    async with Client(place.url, auth=DeviceLogin(store="memory")) as one:
+        await one.ping()
+    assert f"to log in, open {place.origin}/enter and enter the code AB-12" in caplog.text
+
+
 @pytest.mark.parametrize("uri", ["javascript:alert(1)", "file:///etc/passwd", "http://evil.example/", 7])
 async def test_another_device_is_not_sent_just_anywhere(place: Place, uri: Any) -> None:
-    from dovetail import DeviceLogin
-
     place.server["device_authorization_endpoint"] = f"{place.origin}/device"
     said = {"device_code": "d", "user_code": "x", "verification_uri": uri, "verification_uri_complete": uri}
     place.says["/device"] = lambda asked: Said(200, said)
@@ -636,7 +730,68 @@ async def test_a_program_logs_in_again_when_its_token_ends(place: Place) -> None
         await one.ping()
 
 
-@pytest.mark.parametrize("auth", [7, "basic", object(), {"token": "x"}])
-async def test_what_is_no_setting_is_refused_at_once(auth: Any) -> None:
-    with pytest.raises(TypeError, match="auth must be"):
+@pytest.mark.parametrize(
+    ("auth", "told"),
+    [
+        (7, "not int"),
+        ("s3cret", r"not another text: a token you have is Bearer\(\.\.\.\)$"),
+        (OAuth, "not the class OAuth itself"),
+        ({"token": "s3cret"}, "not dict"),
+    ],
+)
+async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=f"auth must be 'oauth'.*{told}") as refused:
         Client("http://127.0.0.1:1/mcp", auth=auth)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("auth", ["oauth", Bearer("t")])
+async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
+    with pytest.raises(ValueError, match="leave Authorization out of headers="):
+        Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)
+
+
+# The end of a login
+
+
+def driver(place: Place, user: User, tmp_path: Path) -> Driver:
+    make = functools.partial(fetcher, None, None, True, None, PATIENCE)
+    return driver_for(place.url, oauth(user, store=tmp_path), make)
+
+
+async def test_a_login_that_is_ended_is_forgotten_and_its_tokens_too(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(200)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert await driver(place, user, tmp_path).log_out()
+    (revoked,) = [one.form for one in place.asked if one.path == "/revoke"]
+    assert revoked["token"] in place.refreshable
+    assert revoked["client_id"]
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_forgotten_also_where_nobody_is_told(place: Place, user: User, tmp_path: Path) -> None:
+    place.server["revocation_endpoint"] = f"{place.origin}/revoke"
+    place.says["/revoke"] = lambda asked: Said(500)
+    async with client(place, user, store=tmp_path):
+        pass
+    assert not await driver(place, user, tmp_path).log_out()
+    async with client(place, user, store=tmp_path):
+        pass
+    assert place.logins == 2
+
+
+async def test_a_login_is_not_forgotten_while_it_is_renewed(place: Place, user: User, tmp_path: Path) -> None:
+    async with client(place, user, store=tmp_path):
+        pass
+    store = FileStore(tmp_path)
+    async with store.lock(place.url):
+        leaving = asyncio.create_task(driver(place, user, tmp_path).log_out())
+        await asyncio.sleep(0.1)
+        assert store.get(place.url) is not None
+    await leaving
+    assert store.get(place.url) is None

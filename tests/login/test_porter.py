@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from auth.issuing import Issuer, real_time
-from dovetail import Client, Context, Guard, JwtVerifier, NeedsLogin, Principal, Server, StaticTokens
+from dovetail import (
+    AuthorizationServer,
+    Client,
+    Context,
+    Guard,
+    JwtVerifier,
+    NeedsLogin,
+    Principal,
+    Server,
+    StaticTokens,
+)
 from dovetail.auth.challenge import parse
 from login.hosting import running
 from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
@@ -133,6 +143,23 @@ async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str,
     assert told == f"https://x.example{metadata}{WELL_KNOWN}/mcp"
 
 
+@pytest.mark.parametrize("public_url", [None, "https://files.example/base/mcp"])
+async def test_beside_another_application_the_metadata_is_the_servers(public_url: str | None) -> None:
+    """Whoever has the other paths knows nothing of it, and without it nobody finds out where to log in."""
+
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    endpoint = guarded().asgi(otherwise=other, public_url=public_url)
+    host = {} if public_url is None else {"host": "files.example"}
+    for path in (WELL_KNOWN, WELL_KNOWN + "/mcp"):
+        assert (await Visit(endpoint, "GET", path, headers=host).done()).last["resource"] == (public_url or LOCAL)
+    assert (await Visit(endpoint, "GET", WELL_KNOWN + "/other", headers=host).done()).status == 418
+    assert (await Visit(endpoint, "GET", "/.well-known/else", headers=host).done()).status == 418
+    assert (await Visit(endpoint, "GET", "/mcp", headers=host).done()).status == 401
+
+
 async def test_the_audience_is_the_public_address() -> None:
     issuer = Issuer()
     auth = JwtVerifier(issuer=issuer.url, keys=issuer.jwks())
@@ -230,8 +257,54 @@ async def test_one_authority_is_enough() -> None:
         guarded().asgi(authenticate=authenticate)
     endpoint = Server("x").asgi(authenticate=authenticate)
     assert (await visit(endpoint, modern("server/discover")).done()).status == 200
-    with pytest.raises(TypeError, match="auth must be"):
-        Server("x", auth="oauth").asgi()
+
+
+async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None:
+    async def authenticate(headers: Any) -> str:
+        return "ada"
+
+    for wrong, told in (
+        ("s3cret", r"not str: a table of tokens is StaticTokens\({token: name}\)"),
+        ({"s3cret": "ada"}, "not dict: a table of tokens is"),
+        (JwtVerifier, "not the class JwtVerifier itself"),
+        (AuthorizationServer(issuer="http://127.0.0.1:1"), r"pass its \.verifier\(\)"),
+        (authenticate, r"a function that identifies callers is asgi\(authenticate=\.\.\.\)"),
+        ([TOKENS, 7], "not int"),
+    ):
+        with pytest.raises(TypeError, match=f"auth must be .*{told}") as refused:
+            Server("x", auth=wrong)
+        assert "s3cret" not in str(refused.value)
+
+
+async def test_the_log_says_what_callers_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Two texts that an operator can compare: most trouble with tokens is one of them being a little different."""
+    caplog.set_level("DEBUG", "dovetail")
+    issuer = Issuer("https://login.example/")
+    endpoint = guarded(JwtVerifier(issuer="https://login.example", keys=issuer.jwks())).asgi()
+    token = issuer.token(**real_time(aud=LOCAL))
+    refused = await call(endpoint, token)
+    assert refused.status == 401
+    assert "from https://login.example/, taken are those of https://login.example" in caplog.text
+    assert "taken are" not in refused.body.decode() + refused.headers["www-authenticate"]
+    issuer.url = "https://login.example"
+    await call(endpoint, issuer.token(**real_time(aud="https://files.example/x\r\ny")))
+    assert "it is for https://files.example/x\\r\\ny, this server is http://localhost:8000/mcp" in caplog.text
+    assert token not in caplog.text
+    assert "WARNING" not in caplog.text
+
+
+async def test_that_keys_cannot_be_found_is_a_warning_with_its_reason(
+    caplog: pytest.LogCaptureFixture, free_port: int
+) -> None:
+    issuer = Issuer(f"http://127.0.0.1:{free_port}")
+    for verifier, why in (
+        (JwtVerifier(issuer=issuer.url), "no metadata of"),
+        (JwtVerifier(issuer=issuer.url, jwks_url=issuer.url + "/keys"), "/keys answers with nothing"),
+    ):
+        endpoint = guarded(verifier).asgi()
+        for _ in range(3):
+            assert (await call(endpoint, issuer.token(**real_time(aud=LOCAL)))).status == 503
+        assert caplog.text.count(why) == 1
 
 
 async def test_a_name_alone_is_a_principal_too() -> None:

@@ -228,3 +228,11 @@ def test_a_store_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     own = MemoryStore()
     assert store_for(own) is own
     assert isinstance(store_for("memory"), MemoryStore)
+
+
+def test_what_names_no_store_is_refused() -> None:
+    """A slip of the pen must not become a folder of logins."""
+    with pytest.raises(ValueError, match=r'"memory", or a folder such as "\./keyrin"'):
+        store_for("keyrin")
+    with pytest.raises(TypeError, match=r"get\(key\), set\(key, value\) and delete\(key\)"):
+        store_for(object())

@@ -166,6 +166,19 @@ async def test_durations_are_histograms() -> None:
         assert points["broken"].attributes["error.type"] == "tool_error"
 
 
+async def test_names_nobody_has_are_not_counted_by() -> None:
+    kept = Kept()
+    async with Client(server(kept)) as client:
+        for number in range(20):
+            with pytest.raises(PeerError):
+                await client.call(f"invented{number}")
+    points = kept.points()["mcp.server.operation.duration"]
+    (refused,) = [point for point in points if point.attributes["mcp.method.name"] == "tools/call"]
+    assert refused.count == 20
+    assert refused.attributes["error.type"] == "-32602"
+    assert "tools/call invented7" in kept.spans
+
+
 async def test_over_http_the_transport_is_told() -> None:
     from dovetail import testing
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from dovetail.protocol.recording import (
-    Event,
     FORMAT,
     MASK,
+    Event,
     Frame,
     Heading,
     frame,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
+from dovetail import Client, Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.wire.codec import decode, plain
@@ -225,3 +225,103 @@ async def test_news_of_a_hidden_resource_is_not_told() -> None:
     assert not server.readable("row://1", BOB)
     assert server.readable("file://plain", None)
     assert Server("y").readable("anything://at/all", None)
+
+
+def tagged() -> Server:
+    made = Server("x")
+
+    @made.tool(tags=["admin"])
+    def wipe() -> str:
+        return "gone"
+
+    @made.tool
+    def look() -> str:
+        return "seen"
+
+    @made.resource("file://log", tags=["admin"])
+    def log_file() -> str:
+        return "log"
+
+    @made.resource("row://{id}", tags=["admin"])
+    def row(id: str) -> str:
+        return id
+
+    @made.prompt(tags=["admin", "team"])
+    def letter() -> str:
+        return "x"
+
+    return made
+
+
+async def test_a_tag_restricts_what_has_it_now_and_later() -> None:
+    server = tagged()
+    server.restrict(tags=["admin"], scopes=["write"])
+    server.restrict("letter", visible=red)
+
+    @server.tool(tags=["admin"], scopes=["read"])
+    def later() -> str:
+        return "later"
+
+    assert await names(server, ADA) == ["wipe", "look", "later"]
+    assert await names(server, BOB) == ["look"]
+    assert await names(server, BOB, "resources") == []
+    assert await names(server, ADA, "prompts") == ["letter"]
+    with pytest.raises(InsufficientScope) as refusal:
+        await ask(server, None, "tools/call", name="later")
+    assert refusal.value.scopes == ("read", "write")
+    with pytest.raises(PromptNotFound):
+        await ask(server, Principal("cy", scopes=["write"], claims={"team": "blue"}), "prompts/get", name="letter")
+    assert (await ask(server, ADA, "tools/call", name="later"))["content"][0]["text"] == "later"
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_rules_by_tag_hold_for_what_is_mounted(far: bool) -> None:
+    outer = Server("outer")
+    outer.mount(Client(tagged()) if far else tagged(), "in")
+    outer.restrict(tags=["admin"], visible=red)
+    assert await names(outer, ADA) == ["in_wipe", "in_look"]
+    assert await names(outer, BOB) == ["in_look"]
+    assert (await ask(outer, ADA, "tools/call", name="in_wipe"))["content"][0]["text"] == "gone"
+    assert (await ask(outer, BOB, "tools/call", name="in_look"))["content"][0]["text"] == "seen"
+    for method, params, error in (
+        ("tools/call", {"name": "in_wipe"}, ToolNotFound),
+        ("resources/read", {"uri": "in+file://log"}, ResourceNotFound),
+        ("resources/read", {"uri": "in+row://1"}, ResourceNotFound),
+        ("prompts/get", {"name": "in_letter"}, PromptNotFound),
+    ):
+        with pytest.raises(error):
+            await ask(outer, BOB, method, **params)
+    assert not outer.readable("in+file://log", BOB)
+    await outer.stop()
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_whole_mount_may_be_for_some(far: bool) -> None:
+    outer = Server("outer")
+    outer.mount(Client(tagged()) if far else tagged(), "in", scopes=["write"])
+    outer.mount(Client(tagged()) if far else tagged(), "red", visible=red)
+    assert await names(outer, ADA) == ["in_wipe", "in_look", "red_wipe", "red_look"]
+    assert await names(outer, BOB) == []
+    assert (await ask(outer, ADA, "resources/read", uri="red+file://log"))["contents"][0]["text"] == "log"
+    with pytest.raises(InsufficientScope):
+        await ask(outer, BOB, "tools/call", name="in_look")
+    with pytest.raises(ToolNotFound):
+        await ask(outer, BOB, "tools/call", name="red_look")
+    assert outer.readable("red+file://log", ADA)
+    assert not outer.readable("red+file://log", BOB)
+    assert not outer.readable("green+file://log", ADA)
+    await outer.stop()
+
+
+def test_a_restriction_says_whom_and_what() -> None:
+    server = tagged()
+    for words, wrong in (
+        ("and scopes= or visible=", lambda: server.restrict(tags=["admin"])),
+        ("takes names or tags=", lambda: server.restrict(visible=red)),
+        ("nothing is called 'nothing'", lambda: server.restrict("nothing", visible=red)),
+        ("is not a scope", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wrong()
+    with pytest.raises(TypeError, match=r"write tags=\['admin'\]"):
+        server.restrict(tags="admin", visible=red)

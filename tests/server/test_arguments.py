@@ -103,7 +103,8 @@ def test_every_misfit_is_named_however_deep() -> None:
     assert text == (
         "Invalid arguments. Missing: `seats`. `trip.legs[0].start`: expected `str`, got `int`."
         " `trip.legs[0].km`: must be at least 1. `trip.legs[1]`: missing `start`."
-        " `trip.legs[1].mode`: expected one of `car`, `bus`. `trip.legs[2]`: expected `object`, got `str`."
+        " `trip.legs[1].mode`: expected one of `car`, `bus`."
+        " `trip.legs[2]`: expected `object`, got text that is no such JSON."
         " `trip.day`: invalid RFC3339 encoded date. `trip.tags.a`: expected `int`, got `null`."
         " `box`: unknown `widht` (did you mean `width`?)."
         " `other`: expected `int`, got `str`."

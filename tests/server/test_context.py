@@ -1,10 +1,13 @@
 """Context: what a function learns about its call, and what its words to the caller become."""
 
+import asyncio
+import concurrent.futures
+import threading
 from typing import Any
 
 import pytest
 
-from dovetail import Context, MissingCapability, Server
+from dovetail import Context, Declined, MissingCapability, Server, TextContent, testing
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking
@@ -32,7 +35,7 @@ def test_a_context_tells_about_the_call() -> None:
     ctx = context(exchange)
     assert (ctx.request_id, ctx.revision, ctx.principal) == ("x", NEWEST, "alice")
     assert (ctx.client, ctx.capabilities) == (caller.client, caller.capabilities)
-    assert (ctx.meta, ctx.headers, ctx.lifespan) == ({"com.example/a": 1}, {b"host": b"h"}, {"db": 1})
+    assert (ctx.meta, ctx.headers, ctx.lifespan) == ({"com.example/a": 1}, {"host": "h"}, {"db": 1})
     assert (ctx.answers, ctx.request_state) == ({}, None)
 
 
@@ -227,3 +230,64 @@ async def test_an_unserious_log_level_is_the_tools_fault() -> None:
         await ctx.log("loud", "x")  # pyright: ignore[reportArgumentType]
 
     assert "tool run failed" in failed(await Client(app_with(run), level=0).call("run"))
+
+
+# From a thread
+
+
+@pytest.mark.parametrize("revision", [NEWEST, LAST])
+async def test_a_plain_function_waits_for_what_others_await(revision: str) -> None:
+    def run(ctx: Context) -> str:
+        ctx.wait(ctx.progress(1))
+        ctx.wait(ctx.info("asking"))
+        seats = ctx.wait(ctx.elicit("How many?", int))
+        try:
+            ctx.wait(ctx.elicit("Sure?", bool))
+        except Declined:
+            return f"{seats} seats, not sure"
+        return "sure"
+
+    def answer(question: Any) -> Any:
+        if "many" in question.message:
+            return {"value": 3}
+        raise Declined
+
+    heard: list[float] = []
+    async with testing.connect(app_with(run), revision=revision, elicit=answer) as client:
+        told = await client.call_tool("run", progress=lambda step, *_: heard.append(step))
+    assert told.content == [TextContent(text="3 seats, not sure")]
+    assert set(heard) == {1}
+
+
+async def test_a_plain_function_of_a_stopped_call_is_told_when_it_waits() -> None:
+    asked, ended = threading.Event(), threading.Event()
+    caught: list[type[BaseException]] = []
+
+    def run(ctx: Context) -> str:
+        for _ in range(2):
+            try:
+                ctx.wait(forever())
+            except concurrent.futures.CancelledError as exc:
+                caught.append(type(exc))
+        ended.set()
+        return "unheard"
+
+    async def forever() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with testing.connect(app_with(run)) as client:
+        call = asyncio.ensure_future(client.call("run"))
+        assert await asyncio.to_thread(asked.wait, 10)
+        call.cancel()
+        assert await asyncio.to_thread(ended.wait, 10)
+    assert caught == [concurrent.futures.CancelledError] * 2
+
+
+async def test_on_the_loop_one_awaits() -> None:
+    async def run(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match="write `await`"):
+            ctx.wait(ctx.progress(1))
+        return "told"
+
+    assert text(await Client(app_with(run)).call("run")) == "told"

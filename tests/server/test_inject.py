@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 from dovetail import Context, Depends, Server, ToolError
+from dovetail.testing import override
 from server.calling import LAST, NEWEST, Client, failed, text
 
 
@@ -272,3 +273,67 @@ def test_a_plain_function_is_bound_as_before() -> None:
     assert type(signature) is Signature
     assert type(runner) is Runner
     assert signature.context is None
+
+
+async def test_a_test_puts_something_else_in_the_place_of_a_dependency(log: list[str]) -> None:
+    app = Server("x")
+
+    def address() -> str:
+        log.append("address")
+        return "db.example"
+
+    def database(address: Annotated[str, Depends(address)]) -> Iterator[str]:
+        log.append("open")
+        yield f"database at {address}"
+        log.append("close")
+
+    def rows(db: Annotated[str, Depends(database)]) -> str:
+        return f"rows of {db}"
+
+    @app.tool
+    def read(table: str, rows: Annotated[str, Depends(rows)], db: Annotated[str, Depends(database)]) -> str:
+        return f"{table}: {rows}, {db}"
+
+    async def fake(ctx: Context, table: str) -> AsyncIterator[str]:
+        log.append("fake")
+        yield f"fake for {table}"
+        log.append("gone")
+
+    client = Client(app)
+    with override(database, fake):
+        assert text(await client.call("read", {"table": "a"})) == "a: rows of fake for a, fake for a"
+        with override(rows, lambda: "nothing"):
+            assert text(await client.call("read", {"table": "a"})) == "a: nothing, fake for a"
+        assert "rows of fake" in text(await client.call("read", {"table": "a"}))
+    assert log == ["fake", "gone"] * 3
+    assert text(await client.call("read", {"table": "a"})).endswith("database at db.example")
+
+
+async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
+    app = Server("x")
+
+    def number() -> int:
+        return 1
+
+    with pytest.raises(KeyError), override(number, lambda: 2):
+        raise KeyError
+
+    with override(number, lambda: 3):
+
+        @app.tool
+        def read(number: Annotated[int, Depends(number)]) -> int:
+            return number
+
+        with override(number, lambda: 4):
+            assert text(await Client(app).call("read")) == "4"
+        assert text(await Client(app).call("read")) == "3"
+    assert text(await Client(app).call("read")) == "1"
+
+
+@pytest.mark.parametrize(
+    ("dependency", "by", "words"),
+    [(Depends(int), int, "the function a Depends was given"), (int, 3, "write lambda: 3"), (3, int, "not 3")],
+)
+def test_only_a_function_stands_in_for_a_function(dependency: Any, by: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words), override(dependency, by):
+        pass

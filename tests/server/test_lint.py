@@ -279,3 +279,25 @@ def test_the_report() -> None:
     with pytest.raises(ValueError, match="profile must be one of openai, gemini, anthropic"):
         Server("x", profile="cohere")
     assert set(PROFILES.values()) <= set(RULES)
+
+
+def test_a_server_may_tell_at_registration(caplog: pytest.LogCaptureFixture) -> None:
+    def documented(item: str) -> str:
+        """Find an item.
+
+        Args:
+            item: Its name.
+        """
+        return item
+
+    quiet, telling = Server("quiet"), Server("telling", lint=True)
+    for app in (quiet, telling):
+        app.add_tool(documented)
+    quiet.add_tool(order)
+    assert not caplog.records
+    telling.add_tool(order)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("dovetail", "WARNING")
+    said = record.getMessage()
+    assert said.startswith(f"order ({__file__}:")
+    assert "tokens: words: `sizes` has no description; " in said

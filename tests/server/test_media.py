@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ def library(module: str, name: str, **members: Any) -> Any:
     return type(name, (), {"__module__": module, **members})()
 
 
-def picture(form: str | None) -> Any:
+def picture(form: str | None, mode: str = "RGB") -> Any:
     def save(self: Any, buffer: io.BytesIO, format: str) -> None:
+        assert mode != "CMYK" or format != "PNG", "PNG knows no such colours"
         buffer.write({"PNG": PNG, "JPEG": b"\xff\xd8\xff"}[format])
 
-    return library("PIL.Image", "Image", format=form, save=save)
+    convert = lambda self, mode: picture(None, mode)  # noqa: E731
+    return library("PIL.Image", "Image", format=form, mode=mode, save=save, convert=convert)
 
 
 def figure() -> Any:
@@ -55,7 +58,10 @@ def encoded(data: bytes) -> str:
         (picture(None), "image/png"),
         (picture("JPEG"), "image/jpeg"),
         (picture("BMP"), "image/png"),
+        (picture(None, "CMYK"), "image/png"),
+        (picture("JPEG", "CMYK"), "image/jpeg"),
         (figure(), "image/png"),
+        (library("matplotlib.axes._axes", "Axes", figure=figure()), "image/png"),
     ],
 )
 def test_pictures(value: Any, kind: str) -> None:
@@ -170,3 +176,8 @@ async def test_a_file_that_is_gone_is_the_tools_fault(tmp_path: Path) -> None:
     app = Server("x")
     app.add_tool(lambda: tmp_path / "gone", name="gone")
     assert (await Client(app).call("gone"))["isError"]
+
+
+def test_a_moment_of_pandas_is_written_as_any_other() -> None:
+    moment = library("pandas._libs.tslibs.timestamps", "Timestamp", isoformat=lambda self: "2026-01-02T03:04:05")
+    assert json.loads(content({"when": moment})[0]["text"]) == {"when": "2026-01-02T03:04:05"}

@@ -36,6 +36,24 @@ def test_annotations_describe_arguments() -> None:
     ]
 
 
+def test_what_is_no_text_says_how_to_write_it() -> None:
+    def trip(
+        days: list[int],
+        stops: Annotated[list[str] | None, "On the way."] = None,
+        either: list[int] | str = "",
+        n: int = 1,
+    ) -> str:
+        return ""
+
+    told = [one.description for one in Prompt(trip).declaration.arguments or ()]
+    assert told == [
+        'As JSON text: {"type":"array","items":{"type":"integer"}}',
+        'On the way. As JSON text: {"anyOf":[{"type":"array","items":{"type":"string"}},{"type":"null"}]}',
+        None,
+        None,
+    ]
+
+
 def test_options_come_first() -> None:
     prompt = Prompt(
         packing, name="p", title="P", description="", icons=[Icon(src="a:b")], meta={"x": 1}, timeout=2.0, inline=True

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dovetail import Server
 from dovetail.protocol.limits import Limits
 from dovetail.server.runner import Runner, describe
 from dovetail.server.threads import Threads
+from server.calling import Client
 
 
 async def coroutine(a: int, b: int = 0) -> tuple[int, int]:
@@ -113,3 +115,12 @@ def test_a_function_speaks_for_itself() -> None:
 def test_a_partial_speaks_for_the_function_in_it_and_not_for_partials() -> None:
     assert describe(functools.partial(coroutine, b=2)) == "Waits for nothing."
     assert describe(functools.partial(functools.partial(plain), b=2)) is None
+
+
+async def test_a_coroutine_function_behind_a_plain_decorator_is_awaited() -> None:
+    app = Server("x")
+    app.add_tool(wrapped(coroutine), name="plain", limit=1)
+    app.add_tool(wrapped(wrapped(coroutine)), name="quick", inline=True)
+    for name in ("plain", "quick"):
+        result = await Client(app).call(name, {"a": 1, "b": 2})
+        assert result["structuredContent"] == [threading.get_ident(), 3]

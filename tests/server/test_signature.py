@@ -192,6 +192,13 @@ def test_no_annotation_means_anything() -> None:
     assert call(run, {"a": {"x": [1]}, "b": None}) == ({"x": [1]}, None)
 
 
+def test_an_object_is_anything() -> None:
+    def run(a: object, b: object = None) -> None: ...
+
+    assert compiled(run).schema["properties"] == {"a": {}, "b": {"default": None}}
+    assert compiled(run).bind({"a": [1]}, None)[0] == ([1], None)
+
+
 def test_a_parameter_that_defaults_to_none_may_be_none() -> None:
     def run(a: int = None, b: Annotated[str, Meta(min_length=1)] = None) -> Any:  # pyright: ignore[reportArgumentType]  # noqa: RUF013
         return a, b
@@ -448,6 +455,9 @@ def _broken(a: "int[") -> None: ...  # pyright: ignore  # noqa: F722, PGH003
 def _typed_rest(**rest: complex) -> None: ...
 
 
+def _function(a: Callable[[int], int]) -> None: ...
+
+
 def _no_type(a: 5 = None) -> None: ...  # pyright: ignore  # noqa: PGH003
 
 
@@ -463,6 +473,7 @@ def _no_type(a: 5 = None) -> None: ...  # pyright: ignore  # noqa: PGH003
         (_broken, "its annotations cannot be read"),
         (_typed_rest, "parameter `**`"),
         (_no_type, "parameter `a`"),
+        (_function, "has no JSON form"),
     ],
 )
 def test_a_function_json_cannot_fill_is_refused_with_its_place(function: Any, says: str) -> None:

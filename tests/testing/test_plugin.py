@@ -150,3 +150,32 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
         """
     )
     run(project).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("marked", "says"),
+    [
+        ('server=app, transprt="http"', "*mcp of *test_it*unknown option transprt=; did you mean transport?*"),
+        ("app, elict=print", "*unknown option elict=; did you mean elicit?*"),
+        ("app, target=5", "*unknown option target=*"),
+        ("app, zzz=1", "*unknown option zzz=*"),
+        ('app, "http"', "*takes one server without a name, not 2*"),
+        ('app, transport="htp"', "*transport is one of memory, *not 'htp'; did you mean http?*"),
+        ('app, transport=["memory", "htp"]', "*transport is one of memory, *not 'htp'*"),
+    ],
+)
+def test_a_marker_that_nobody_would_read_is_refused(project: pytest.Pytester, marked: str, says: str) -> None:
+    project.makepyfile(
+        f"""
+        import pytest
+        from sums import app
+
+        @pytest.mark.mcp({marked})
+        def test_it(mcp_sync_client):
+            pass
+        """
+    )
+    result = run(project)
+    assert result.ret != 0
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([says])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client.scripted import ACCEPTED, REFUSED, Scripted, Told, reply, result, scripted
 from dovetail import (
     CannotConnect,
     Client,
@@ -64,13 +65,34 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     error = await opened(http(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
     assert (error.status, error.challenge) == (401, challenge)
-    assert error.hint is not None
+    assert error.hint == 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
 
 
 async def test_a_server_that_refuses_who_asks() -> None:
     error = await opened(http(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)
     assert error.status == 403
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "kind", "told"),
+    [
+        (401, 'Bearer error="invalid_token", error_description="it has expired"', NeedsLogin, "expired"),
+        (401, 'Bearer error="invalid_token"', NeedsLogin, "does not take these credentials: invalid_token"),
+        (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "lack the scope a b"),
+        (403, 'Bearer error="insufficient_scope"', Forbidden, "lack the scope this takes"),
+        (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "this caller: not you"),
+    ],
+)
+async def test_what_is_said_of_the_credentials_is_told(
+    status: int, challenge: str, kind: type[MCPError], told: str
+) -> None:
+    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":403,"message":"x"}}' if "insufficient" in challenge else b""
+    error = await opened(http(body, status=status, kind="application/json", www_authenticate=challenge))
+    assert type(error) is kind
+    assert told in str(error)
+    assert (error.status, error.challenge) == (status, challenge)
+    assert error.hint is not None
 
 
 @pytest.mark.parametrize("status", [404, 405, 410, 500, 502, 503])
@@ -103,7 +125,7 @@ async def test_what_is_not_even_http() -> None:
 
 
 async def test_nothing_there() -> None:
-    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9 cannot be reached") as caught:
+    with pytest.raises(CannotConnect, match=r"No connection to 127\.0\.0\.1:9: it was refused") as caught:
         await client("http://127.0.0.1:9/mcp").connect()
     assert "is the server running" in str(caught.value)
 
@@ -350,3 +372,63 @@ async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: in
     error = await opened(http(b"", status=status, location="/mcp/"))
     assert (error.status, "a redirect to /mcp/" in str(error)) == (status, True)
     assert "use that URL" in (error.hint or "")
+
+
+async def test_how_long_leaving_may_take_is_an_option() -> None:
+    async def answer(_: Scripted, told: Told) -> bytes:
+        if told.verb == "DELETE":
+            await asyncio.Event().wait()
+        if told.verb != "POST" or "id" not in told.message:
+            return ACCEPTED if told.verb == "POST" else REFUSED
+        found = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
+        return reply(result(told, **found)).replace(b"\r\n\r\n", b"\r\nmcp-session-id: s\r\n\r\n", 1)
+
+    async with scripted(answer) as server:
+        one = Client(server.url, era="handshake", timeouts=Timeouts(close=0.01))
+        await one.connect()
+        async with asyncio.timeout(1.5):
+            await one.close()
+        assert server.told[-1].verb == "DELETE"
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        (http(b'{"hello": 1}'), "JSON, but no message of this protocol: '{\"hello\": 1}'"),
+        (http(b"[]"), "JSON, but no message of this protocol: '[]'"),
+        (http(b""), "the answer is empty, not JSON"),
+        (http(b"", kind="text/plain", status=202), "the answer is empty, not JSON"),
+    ],
+)
+async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
+    error = await opened(reply)
+    assert isinstance(error, NotMCP)
+    assert says in str(error)
+    assert "often at /mcp" in (error.hint or "")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_a_refusal_says_is_told(status: int) -> None:
+    error = await opened(http(b'{"detail": "key \x1b expired"}', status=status))
+    assert f"(status {status} and " in str(error)
+    assert "expired" in str(error)
+    page = await opened(http(b"<html>", status=status, kind="text/html"))
+    assert f"(status {status})" in str(page)
+
+
+async def test_a_stream_of_something_else_is_doubted() -> None:
+    error = await opened(http(b"data: hello\n\n", kind="text/event-stream"))
+    assert "it wrote 'hello', which is no message" in str(error)
+    assert error.hint == "is it an MCP server?"
+
+
+async def test_a_server_without_tls_is_told_apart() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as door:
+        port = door.sockets[0].getsockname()[1]
+        with pytest.raises(CannotConnect, match="http:// rather than https://"):
+            await client(f"https://127.0.0.1:{port}/mcp").connect()

@@ -7,14 +7,23 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dovetail.errors import clip
 from dovetail.protocol.principal import Principal
 
 
-class Rejected(Exception):
-    """The token is not one to be served; the text is safe to tell its bearer."""
+class Turned(Exception):
+    """Somebody is turned away; the text is safe to tell them, `why` is for the operator's log."""
+
+    def __init__(self, words: str, why: str | None = None) -> None:
+        super().__init__(words)
+        self.why = why
 
 
-class Unavailable(Exception):
+class Rejected(Turned):
+    """The token is not one to be served."""
+
+
+class Unavailable(Turned):
     """It cannot be found out at the moment whether the token is good, so it is not."""
 
 
@@ -23,7 +32,8 @@ def check(
 ) -> None:
     """Raise Rejected unless the token is from this issuer, for this audience, and for this time."""
     if issuer is not None and claims.get("iss") != issuer:
-        raise Rejected("the token is from another issuer")
+        said = clip(str(claims.get("iss")))
+        raise Rejected("the token is from another issuer", f"it is from {said}, taken are those of {issuer}")
     check_audience(claims, audience)
     expires = _moment(claims, "exp")
     if expires is None:
@@ -43,7 +53,8 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
     # An address with and without a slash at its end is the same. spec: authorization#canonical-server-uri
     wanted = {one.rstrip("/") for one in audience}
     if not any(isinstance(one, str) and one.rstrip("/") in wanted for one in named):
-        raise Rejected("the token is for another audience")
+        mine = ", ".join(sorted(wanted))
+        raise Rejected("the token is for another audience", f"it is for {clip(str(said))}, this server is {mine}")
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:

@@ -23,7 +23,7 @@ from dovetail.auth.documents import (
 from dovetail.auth.flow import Flow, RedirectUri, Visit
 from dovetail.auth.login import Login, Registered
 from dovetail.auth.registration import identify
-from dovetail.auth.settings import OAuth
+from dovetail.auth.settings import OAuth, signer_of, words
 from dovetail.auth.tokens import request_token
 from dovetail.errors import LoginFailed, clip
 
@@ -46,7 +46,7 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login 
         "code_verifier": verifier,
         "resource": resource,
     }
-    token = yield from request_token(server, client, fields, key=key)
+    token = yield from request_token(server, client, fields, key=key, signer=signer_of(settings))
     asked = scopes or []
     return Login(resource=resource, server=server, client=client, token=token, scopes=asked, key=key)
 
@@ -98,7 +98,7 @@ def choose_scopes(
     """
     listed = document.scopes_supported if document is not None else None
     wanted = list(challenge.scopes) if challenge.scope is not None else list(listed or ())
-    scopes = [*(known.scopes if known is not None else ()), *wanted, *settings.scopes]
+    scopes = [*(known.scopes if known is not None else ()), *wanted, *words(settings.scopes)]
     offline = getattr(settings, "offline", False) and "offline_access" in (server.scopes_supported or ())
     if offline and (scopes or listed is not None or challenge.scope is not None):
         scopes.append("offline_access")

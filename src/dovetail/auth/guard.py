@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
+from dovetail.auth.keys import unverified
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
-from dovetail.auth.verify import Verifier, several
-from dovetail.errors import Denied
+from dovetail.auth.verify import TOKEN, Verifier, several
+from dovetail.errors import Denied, clip
 from dovetail.protocol.principal import Principal
 from dovetail.wire.shape import Struct
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
@@ -57,6 +57,8 @@ class Guard:
     ) -> None:
         if not verifiers:
             raise ValueError("a Guard needs at least one verifier: JwtVerifier(...), IntrospectionVerifier(...)")
+        for one in verifiers:
+            _check_verifier(one)
         self.show_locked = show_locked
         self._verifiers = verifiers
         self._scopes = checked_scopes(scopes)
@@ -79,10 +81,10 @@ class Guard:
         except UseNonce as exc:
             raise self._denied(head, "use_dpop_nonce", str(exc), "dpop", nonce=self._possession.nonce(now)) from None
         except Rejected as exc:
-            raise self._denied(head, "invalid_token", str(exc), scheme) from None
+            raise self._denied(head, "invalid_token", str(exc), scheme) from exc
         except Unavailable as exc:
             # Not 401: the client would throw away a token that may well be good.
-            raise Denied(f"Try again later: {exc}", status=503) from None
+            raise Denied(f"Try again later: {exc}", status=503) from exc
         principal = self._with_implied(principal)
         if not principal.scopes.issuperset(self._scopes):
             raise self._denied(head, "insufficient_scope", "more scopes are needed", scheme, status=403)
@@ -96,14 +98,16 @@ class Guard:
         scheme, token = scheme.lower(), token.strip()
         if scheme not in ("bearer", "dpop"):
             raise self._denied(head)
-        if not _TOKEN.fullmatch(token):
+        if not TOKEN.fullmatch(token):
             raise self._denied(head, "invalid_request", "the credentials are malformed", scheme, status=400)
         return scheme, token
 
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
         """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
         asked = [one for one in self._verifiers if one.speaks_of(token)]
-        problem: Exception = Rejected("the token is from nobody known here")
+        problem: Exception = Rejected(
+            "the token is from nobody known here", self._strange(token) if not asked else None
+        )
         for verifier in asked:
             try:
                 return (yield from verifier.verify(token, (resource,)))
@@ -112,6 +116,14 @@ class Guard:
             except Unavailable as exc:
                 problem = exc
         raise problem
+
+    def _strange(self, token: str) -> str | None:
+        """Whose token it says it is, to be compared with whose are taken: to the letter, down to the last slash."""
+        try:
+            said = clip(str(unverified(token).get("iss")))
+        except Rejected:
+            return None
+        return f"it is from {said}, taken are those of {', '.join(self._servers) or 'no issuer'}"
 
     def _with_implied(self, principal: Principal) -> Principal:
         if not self._implied:
@@ -164,14 +176,24 @@ def guard_for(auth: Any) -> Guard:
     """The guard an author means: one, a verifier, or several of these."""
     if isinstance(auth, Guard):
         return auth
-    verifiers = list(auth) if isinstance(auth, list | tuple) else [auth]
-    for one in verifiers:
-        if not callable(getattr(one, "verify", None)) or not hasattr(one, "issuer"):
-            raise TypeError(
-                "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
-                f"verifiers, not {type(one).__name__}"
-            )
-    return Guard(*verifiers)
+    return Guard(*auth) if isinstance(auth, list | tuple) else Guard(auth)
+
+
+def _check_verifier(one: Any) -> None:
+    """Whatever looks like a verifier is one; what people give instead is told apart without being shown."""
+    if not isinstance(one, type) and callable(getattr(one, "verify", None)) and hasattr(one, "issuer"):
+        return
+    told = f"the class {one.__name__} itself" if isinstance(one, type) else type(one).__name__
+    if isinstance(one, str | Mapping):
+        told += ": a table of tokens is StaticTokens({token: name})"
+    elif callable(getattr(one, "verifier", None)):
+        told += ": pass its .verifier()"
+    elif callable(one) and not isinstance(one, type):
+        told += ": a function that identifies callers is asgi(authenticate=...)"
+    raise TypeError(
+        "auth must be Guard(...), JwtVerifier(...), IntrospectionVerifier(...), StaticTokens(...) or a list of "
+        f"verifiers, not {told}"
+    )
 
 
 def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _RSA_2048: Final = 340  # characters of its modulus, nearly
 _MOST_KEYS: Final = 64  # of one document
 _MOST_TRIED: Final = 4  # for one token that does not say which
+_NO_KEYS: Final = "keys must be a JWK set, JWKs, or PEM texts of public keys"
 LONGEST: Final = 16 * 1024  # characters of a token
 
 
@@ -116,6 +117,8 @@ def given(keys: "Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str]") -
         return read(keys if "keys" in keys else {"keys": [dict(keys)]})
     if isinstance(keys, str):
         return [_from_pem(keys)]
+    if not isinstance(keys, list | tuple):
+        raise ValueError(_NO_KEYS)
     return [key for one in keys for key in given(one)]
 
 
@@ -128,7 +131,7 @@ def _from_pem(text: str) -> Key:
             return Key(jwk.import_key(text, kind).as_dict(private=False))
         except (JoseError, ValueError, TypeError):
             continue
-    raise ValueError("keys must be a JWK set, JWKs, or PEM texts of public keys")
+    raise ValueError(_NO_KEYS)
 
 
 def head(token: str) -> dict[str, Any]:

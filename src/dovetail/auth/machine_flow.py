@@ -9,7 +9,7 @@ from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
 from dovetail.auth.login import Login, Registered, Token
 from dovetail.auth.registration import check_issuer, choose_method, identify
-from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
+from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity, signer_of
 from dovetail.auth.tokens import prove, read_token, request_token, seconds
 from dovetail.errors import LoginFailed, clip
 
@@ -25,20 +25,14 @@ def by_credentials(
 ) -> Flow[Login]:
     """As a program, by its secret or its private key. spec: extensions/oauth-client-credentials"""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
-    check_issuer(server, settings.issuer)
+    check_issuer(server, settings.issuer, _earlier(known))
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
     method = "private_key_jwt" if settings.private_key else choose_method(server, True, settings.token_auth_method)
     client = _client(server, settings.client_id, settings.client_secret, method)
-    assertion = None
-    if settings.private_key is not None:
-        now: float = yield Now()
-        assertion = proofs.client_assertion(
-            settings.private_key, settings.algorithm, settings.client_id, server.issuer, now
-        )
     fields = {"grant_type": "client_credentials", "resource": resource} | _scope(scopes)
     key = (known.key if known is not None else None) or (proofs.new_key() if settings.dpop else None)
-    token = yield from request_token(server, client, fields, key=key, assertion=assertion)
+    token = yield from request_token(server, client, fields, key=key, signer=signer_of(settings))
     return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
 
 
@@ -46,11 +40,10 @@ def by_enterprise(
     server_url: str, challenge: Challenge, settings: EnterpriseLogin, known: Login | None, id_token: str
 ) -> Flow[Login]:
     """The identity provider's ID token becomes a grant for the authorization server. spec: SEP-990"""
-    document, server = yield from discover(server_url, challenge, known, None)
+    document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    check_issuer(server, settings.issuer, _earlier(known))
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
-    if not secure(settings.idp_token_endpoint):
-        raise LoginFailed("the identity provider's token endpoint is not safe to use")
     form = {
         "grant_type": _EXCHANGE,
         "requested_token_type": _ID_JAG,
@@ -80,7 +73,8 @@ def by_workload(
     server_url: str, challenge: Challenge, settings: WorkloadIdentity, known: Login | None, assertion: str
 ) -> Flow[Login]:
     """The platform's token is the grant. A refusal is final: another grant would be another identity."""
-    document, server = yield from discover(server_url, challenge, known, None)
+    document, server = yield from discover(server_url, challenge, known, settings.issuer)
+    check_issuer(server, settings.issuer, _earlier(known))
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
     client = _client(server, settings.client_id or "", None, "none")
@@ -95,9 +89,8 @@ def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, know
     endpoint, ending = server.device_authorization_endpoint, server.token_endpoint
     if endpoint is None or ending is None or not (secure(endpoint) and secure(ending)):
         raise LoginFailed("the authorization server does not offer logins on another device")
-    earlier = known.client if known is not None else None
     scopes = choose_scopes(challenge, document, server, settings, known)
-    client = yield from identify(server, settings, earlier, "http://127.0.0.1/", scopes or (), _DEVICE)
+    client = yield from identify(server, settings, _earlier(known), "http://127.0.0.1/", scopes or (), _DEVICE)
     resource = document.resource if document is not None else server_url
     form, headers = prove(client, {"resource": resource} | _scope(scopes))
     answer = yield from post_form(endpoint, form | {"client_id": client.client_id}, headers)
@@ -137,6 +130,10 @@ def _poll(
             interval = min(interval * 2, 60.0)  # RFC 8628, section 3.5: ask less often what does not answer
         elif error.reason != "authorization_pending":
             raise error
+
+
+def _earlier(known: Login | None) -> Registered | None:
+    return known.client if known is not None else None
 
 
 def _client(server: AuthorizationServer, client_id: str, secret: str | None, method: str) -> Registered:

@@ -9,7 +9,12 @@ from base64 import urlsafe_b64encode
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from dovetail.auth.settings import Signer
+from dovetail.errors import LoginFailed
+
 DPOP_ALGORITHM = "ES256"
+
+_SUGGESTED = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "Ed25519"}
 
 
 def challenge_pair() -> tuple[str, str]:
@@ -47,13 +52,13 @@ def dpop(
     return jwt.encode(header, claims, signer, algorithms=[DPOP_ALGORITHM])
 
 
-def client_assertion(pem: str, algorithm: str, client_id: str, audience: str, now: float) -> str:
-    """Proof who a client is, signed with its private key."""
+def client_assertion(signer: Signer, client_id: str, audience: str, now: float) -> str:
+    """Proof who a client is, signed with its private key. LoginFailed if the key cannot be used."""
     from joserfc import jwt
-    from joserfc.jwk import ECKey, OKPKey, RSAKey
+    from joserfc.errors import JoseError
 
-    kinds = {"ES": ECKey, "RS": RSAKey, "PS": RSAKey, "Ed": OKPKey}
-    key = kinds.get(algorithm[:2], ECKey).import_key(pem)
+    key, suggested = _private(signer.private_key)
+    algorithm = signer.algorithm or suggested
     claims = {
         "iss": client_id,
         "sub": client_id,
@@ -62,7 +67,25 @@ def client_assertion(pem: str, algorithm: str, client_id: str, audience: str, no
         "iat": int(now),
         "exp": int(now) + 300,
     }
-    return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
+    try:
+        return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, algorithms=[algorithm])
+    except (JoseError, ValueError, TypeError):
+        raise LoginFailed(f"the private key cannot sign with {algorithm}").at(hint="leave algorithm= out") from None
+
+
+def _private(pem: str) -> tuple[Any, str]:
+    """A private key and the algorithm it suggests."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+    for kind in (ECKey, RSAKey, OKPKey):
+        try:
+            key = kind.import_key(pem)
+        except (JoseError, ValueError, TypeError):
+            continue
+        if key.is_private:
+            return key, "RS256" if kind is RSAKey else _SUGGESTED.get(str(key.get("crv")), "ES256")
+    raise LoginFailed("the private key cannot be read").at(hint="give a private key in PEM: EC, RSA or Ed25519")
 
 
 def digest(text: str) -> str:

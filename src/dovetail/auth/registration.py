@@ -9,7 +9,7 @@ from typing import Any, Final
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, failure, post_json
 from dovetail.auth.login import Registered
-from dovetail.auth.settings import DeviceLogin, OAuth
+from dovetail.auth.settings import DeviceLogin, OAuth, signer_of
 from dovetail.errors import LoginFailed, clip
 
 # The ways to prove who we are at the token endpoint, best first.
@@ -29,9 +29,14 @@ def identify(
     Some servers let a client ask only for scopes it was registered with, so one that wants more is registered anew.
     """
     if settings.client_id is not None:
-        return _given(server, settings)
+        return _given(server, settings, known)
     if settings.client_metadata_url is not None and server.client_id_metadata_document_supported:
-        return Registered(issuer=server.issuer, client_id=settings.client_metadata_url, redirect_uris=[redirect_uri])
+        return Registered(
+            issuer=server.issuer,
+            client_id=settings.client_metadata_url,
+            method="none" if signer_of(settings) is None else "private_key_jwt",
+            redirect_uris=[redirect_uri],
+        )
     if known is not None and _usable(known, server, redirect_uri, scopes):
         return known
     endpoint = server.registration_endpoint
@@ -48,24 +53,28 @@ def _usable(known: Registered, server: AuthorizationServer, redirect_uri: str, s
     return redirect_uri in known.redirect_uris and set(scopes) <= set(known.scopes)
 
 
-def _given(server: AuthorizationServer, settings: OAuth | DeviceLogin) -> Registered:
+def _given(server: AuthorizationServer, settings: OAuth | DeviceLogin, known: Registered | None) -> Registered:
     assert settings.client_id is not None
-    check_issuer(server, settings.issuer)
+    check_issuer(server, settings.issuer, known)
+    wanted = getattr(settings, "token_auth_method", None)
+    has_secret = settings.client_secret is not None
     return Registered(
         issuer=server.issuer,
         client_id=settings.client_id,
         client_secret=settings.client_secret,
-        method=choose_method(server, settings.client_secret is not None, getattr(settings, "token_auth_method", None)),
+        method=choose_method(server, has_secret, wanted) if signer_of(settings) is None else "private_key_jwt",
         given=True,
     )
 
 
-def check_issuer(server: AuthorizationServer, wanted: str | None) -> None:
-    """What a user registered with one issuer is not shown to another."""
+def check_issuer(server: AuthorizationServer, wanted: str | None, known: Registered | None) -> None:
+    """What a user has from one issuer is not shown to another: the one they named, else the first it was used with."""
+    if wanted is None and known is not None and known.given:
+        wanted = known.issuer
     if wanted is not None and wanted != server.issuer:
         raise LoginFailed(
-            f"the client id was given for {clip(wanted)}, but the server is guarded by {clip(server.issuer)}"
-        ).at(hint="check whether the server moved, then register there and pass the new client id")
+            f"the client was given for {clip(wanted)}, but the server is guarded by {clip(server.issuer)}"
+        ).at(hint="if the server moved and you trust that, get a client id there and pass it with its issuer=")
 
 
 def choose_method(server: AuthorizationServer, has_secret: bool, wanted: str | None = None) -> str:

@@ -1,9 +1,19 @@
-"""What a user says about logging in: one small value per kind of login, given as `auth=`."""
+"""What a user says about logging in: one small value per kind of login, given as `auth=`.
 
+What cannot work is refused when it is said, not at the first login.
+"""
+
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+from dovetail.auth.documents import secure, web_address
 from dovetail.wire.shape import Struct
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
+_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Discreet(Struct, frozen=True):
@@ -18,12 +28,24 @@ class Bearer(Discreet, frozen=True):
 
     token: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.token, str) or not _TOKEN.fullmatch(self.token):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError("Bearer takes the token alone: one word of plain characters, without 'Bearer' before it")
+
+
+class Signer(Discreet, frozen=True):
+    """A private key by which a client proves who it is, and how it signs; None: as the key suggests."""
+
+    private_key: str
+    algorithm: str | None = None
+
 
 class OAuth(Discreet, frozen=True, kw_only=True):
     """Log in with a browser: everything is found out; give what you know.
 
     client_id, client_secret, issuer: a client you registered by hand, and where.
     client_metadata_url: where this client's metadata document is published.
+    private_key: in PEM, in place of a secret; `algorithm` if the key alone does not say it.
     scopes: asked for besides those the server names.
     redirect_uri: the fixed one you registered; else a free port on 127.0.0.1.
     open_browser: called with the URL instead of opening a browser.
@@ -38,7 +60,9 @@ class OAuth(Discreet, frozen=True, kw_only=True):
     client_metadata_url: str | None = None
     client_name: str = "dovetail"
     token_auth_method: str | None = None
-    scopes: Sequence[str] = ()
+    private_key: str | None = None
+    algorithm: str | None = None
+    scopes: str | Sequence[str] = ()
     redirect_uri: str | None = None
     offline: bool = True
     dpop: bool | None = None  # None: where the server wants it
@@ -47,6 +71,18 @@ class OAuth(Discreet, frozen=True, kw_only=True):
     store: Any = "file"
     timeout: float = 300.0  # for the user to log in
     local: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_client(self)
+        if self.private_key is not None and self.client_id is None and self.client_metadata_url is None:
+            raise ValueError("private_key= belongs to a client: give its client_id= or client_metadata_url= too")
+        if self.private_key is not None and self.client_secret is not None:
+            raise ValueError("a client proves who it is by client_secret= or by private_key=, not by both")
+        if self.redirect_uri is not None and self.paste is None and not _listened_for(self.redirect_uri):
+            raise ValueError(
+                f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
+                f"{self.redirect_uri!r}: nothing here would hear of another; paste= brings its answer back by hand"
+            )
 
 
 class DeviceLogin(Discreet, frozen=True, kw_only=True):
@@ -57,29 +93,41 @@ class DeviceLogin(Discreet, frozen=True, kw_only=True):
     issuer: str | None = None
     client_metadata_url: str | None = None
     client_name: str = "dovetail"
-    scopes: Sequence[str] = ()
-    show: Callable[[str, str], Any] | None = None  # called with the URL and the code
+    scopes: str | Sequence[str] = ()
+    show: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
     store: Any = "file"
     timeout: float = 900.0
     local: bool | None = None
 
+    def __post_init__(self) -> None:
+        _check_client(self)
+
 
 class ClientCredentials(Discreet, frozen=True, kw_only=True):
-    """Log in as a program, by a secret or by a private key (PEM)."""
+    """Log in as a program, by a secret or by a private key (PEM). With `issuer`, both are shown to no other."""
 
     client_id: str
     client_secret: str | None = None
     private_key: str | None = None
-    algorithm: str = "ES256"
-    scopes: Sequence[str] = ()
+    algorithm: str | None = None  # None: as the key suggests
+    scopes: str | Sequence[str] = ()
     token_auth_method: str | None = None
     issuer: str | None = None
     dpop: bool | None = None
     local: bool | None = None
 
+    def __post_init__(self) -> None:
+        if (self.client_secret is None) == (self.private_key is None):
+            raise ValueError("ClientCredentials takes one proof: client_secret= or private_key=")
+        _check_method(self.token_auth_method)
+
 
 class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
-    """Log in by the company's identity provider: its ID token is exchanged for a grant the server accepts."""
+    """Log in by the company's identity provider: its ID token is exchanged for a grant the server accepts.
+
+    id_token: the ID token, or a function (plain or async) that returns a fresh one whenever it is needed.
+    issuer: the server's authorization server; no other is then shown the client's secret or a grant.
+    """
 
     client_id: str
     client_secret: str | None = None
@@ -87,14 +135,66 @@ class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
     idp_token_endpoint: str
     id_token: str | Callable[[], Any]
     idp_client_secret: str | None = None
-    scopes: Sequence[str] = ()
+    issuer: str | None = None
+    scopes: str | Sequence[str] = ()
     local: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_token("id_token", self.id_token)
+        if not secure(self.idp_token_endpoint):
+            raise ValueError("idp_token_endpoint must be https: tokens travel there")
 
 
 class WorkloadIdentity(Discreet, frozen=True, kw_only=True):
-    """Log in by a token the platform issued to this workload."""
+    """Log in by a token the platform issued to this workload.
+
+    assertion: the token, or a function (plain or async) that returns a fresh one whenever it is needed.
+    issuer: the authorization server it is meant for; no other is then shown it.
+    """
 
     client_id: str | None = None
     assertion: str | Callable[[], Any]
-    scopes: Sequence[str] = ()
+    issuer: str | None = None
+    scopes: str | Sequence[str] = ()
     local: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_token("assertion", self.assertion)
+
+
+def signer_of(settings: Any) -> Signer | None:
+    """The private key of a setting, where it has one."""
+    key = getattr(settings, "private_key", None)
+    return None if key is None else Signer(key, settings.algorithm)
+
+
+def words(scopes: str | Sequence[str]) -> list[str]:
+    """Scopes as a list; one text may hold several."""
+    return scopes.split() if isinstance(scopes, str) else list(scopes)
+
+
+def _check_client(settings: OAuth | DeviceLogin) -> None:
+    if settings.client_secret is not None and settings.client_id is None:
+        raise ValueError("client_secret= belongs to a client: give its client_id= too")
+    document = settings.client_metadata_url
+    if document is not None:
+        parts = web_address(document)
+        if parts is None or parts.scheme != "https" or parts.path in ("", "/"):
+            # spec: client-registration#client-id-metadata-documents
+            raise ValueError("client_metadata_url must be an https URL with a path: it is the client's name")
+    _check_method(getattr(settings, "token_auth_method", None))
+
+
+def _check_method(method: str | None) -> None:
+    if method is not None and method not in _METHODS:
+        raise ValueError(f"token_auth_method must be one of {', '.join(_METHODS)}, not {method!r}")
+
+
+def _check_token(name: str, value: Any) -> None:
+    if not callable(value) and not (isinstance(value, str) and value):
+        raise TypeError(f"{name} must be a token, or a function that returns one")
+
+
+def _listened_for(uri: str) -> bool:
+    parts = urlsplit(uri)
+    return parts.scheme == "http" and parts.hostname in _LOCAL

@@ -10,6 +10,7 @@ from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
 from dovetail.auth.login import EARLY, Login, Registered, Token
+from dovetail.auth.settings import Signer
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import replace
 
@@ -24,13 +25,13 @@ def request_token(
     fields: Mapping[str, str],
     *,
     key: dict[str, Any] | None = None,
-    assertion: str | None = None,
+    signer: Signer | None = None,
 ) -> Flow[Token]:
-    """A token for this grant; with a DPoP key, one bound to it."""
+    """A token for this grant; with a DPoP key, one bound to it. The signer proves who a client is that has a key."""
     endpoint = server.token_endpoint
     if endpoint is None or not secure(endpoint):
         raise LoginFailed("the authorization server names no token endpoint that is safe to use")
-    form, headers = prove(client, fields, assertion)
+    form, headers = yield from _proved(server, client, fields, signer)
     answer = yield from _send(endpoint, form, headers, key, None)
     nonce = answer.headers.get("dpop-nonce")
     if key is not None and nonce and (answer.json() or {}).get("error") == "use_dpop_nonce":
@@ -43,6 +44,15 @@ def request_token(
     if (token.token_type == "DPoP") != (key is not None):
         raise LoginFailed(f"the token is of type {token.token_type}, which is not what was asked for")
     return token
+
+
+def _proved(
+    server: AuthorizationServer, client: Registered, fields: Mapping[str, str], signer: Signer | None
+) -> Flow[tuple[dict[str, str], dict[str, str]]]:
+    if client.method != "private_key_jwt" or signer is None:
+        return prove(client, fields)
+    now: float = yield Now()
+    return prove(client, fields, proofs.client_assertion(signer, client.client_id, server.issuer, now))
 
 
 def _send(
@@ -109,7 +119,7 @@ def seconds(said: Any) -> float | None:
     return float(max(0.0, min(said, _LONGEST)))
 
 
-def refresh(login: Login) -> Flow[Login]:
+def refresh(login: Login, signer: Signer | None = None) -> Flow[Login]:
     """The login with a fresh token, or without any if the server wants a new login.
 
     A rotated refresh token replaces the old. A client the server no longer knows is not to be used again.
@@ -119,7 +129,7 @@ def refresh(login: Login) -> Flow[Login]:
         return login
     fields = {"grant_type": "refresh_token", "refresh_token": token.refresh_token, "resource": login.resource}
     try:
-        fresh = yield from request_token(login.server, login.client, fields, key=login.key)
+        fresh = yield from request_token(login.server, login.client, fields, key=login.key, signer=signer)
     except LoginFailed as exc:
         if exc.reason in FORGOTTEN:
             return replace(login, token=None, client=replace(login.client, refused=True))
@@ -130,12 +140,14 @@ def refresh(login: Login) -> Flow[Login]:
     return replace(login, token=replace(fresh, refresh_token=kept, scope=fresh.scope or token.scope))
 
 
-def revoke(login: Login) -> Flow[bool]:
+def revoke(login: Login, signer: Signer | None = None) -> Flow[bool]:
     """Tell the authorization server that the token is not used any more; whether it was told. RFC 7009."""
     token, endpoint = login.token, login.server.revocation_endpoint
     if token is None or endpoint is None or not secure(endpoint):
         return False
-    kind = "refresh_token" if token.refresh_token is not None else "access_token"
-    form, headers = prove(login.client, {"token": token.refresh_token or token.access_token, "token_type_hint": kind})
+    # The refresh token first: with it, what came of it ends too.
+    kind = "access_token" if token.refresh_token is None else "refresh_token"
+    fields = {"token": token.refresh_token or token.access_token, "token_type_hint": kind}
+    form, headers = yield from _proved(login.server, login.client, fields, signer)
     answer = yield from post_form(endpoint, form, headers)
     return answer.status == 200

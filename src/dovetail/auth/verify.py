@@ -5,6 +5,7 @@ cannot be checked is refused.
 """
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ from dovetail.auth.keys import ASYMMETRIC, Keys
 from dovetail.errors import LoginFailed
 from dovetail.protocol.principal import Principal
 
+TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 SCOPE_CLAIMS: Final = ("scope", "scp")
 
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")  # RFC 9068, and what came before it
@@ -65,8 +67,13 @@ class JwtVerifier:
         scope_claims: Sequence[str] = SCOPE_CLAIMS,
         leeway: float = 30.0,
     ) -> None:
-        if not issuer:
+        if not isinstance(issuer, str) or not issuer:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a JwtVerifier needs the issuer of its tokens")
+        if jwks_url is None and keys is None and not secure(issuer):
+            raise ValueError(
+                f"issuer must be an https URL, as it stands in the tokens, not {issuer!r}: its keys are found there, "
+                "unless you give jwks_url= or keys="
+            )
         if jwks_url is not None and not secure(jwks_url):
             raise ValueError("jwks_url must be https: whoever can change the keys can make tokens")
         self.issuer = issuer
@@ -79,6 +86,7 @@ class JwtVerifier:
         self._found: Keys = []
         self._found_at: float | None = None
         self._looked_at: float | None = None
+        self._trouble: str | None = None  # why the keys were not found
         self._good: dict[bytes, tuple[float, Principal]] = {}
 
     def speaks_of(self, token: str) -> bool:
@@ -121,7 +129,7 @@ class JwtVerifier:
             yield from self._look(now)
         found = signing.fitting(self._usable(now), header, self._algorithms)
         if not found and self._found_at != self._looked_at:
-            raise Unavailable("the keys of the issuer cannot be fetched")
+            raise Unavailable("the keys of the issuer cannot be fetched", self._trouble)
         return _some(found)
 
     def _usable(self, now: float) -> Keys:
@@ -130,11 +138,14 @@ class JwtVerifier:
     def _look(self, now: float) -> Flow[None]:
         """Fetch the keys; what was known before stays, for a while, if that fails."""
         url = self._jwks_url or (yield from self._place())
-        answer = (yield from get(url)) if url is not None else None
-        document = answer.json() if answer is not None and answer.status == 200 else None
+        if url is None:
+            return
+        answer = yield from get(url)
         try:
-            self._found = signing.read(document or {})
+            self._found = signing.read((answer.json() if answer.status == 200 else None) or {})
         except ValueError:
+            said = f"status {answer.status}" if answer.status else "nothing"
+            self._trouble = f"{url} answers with {said}, not with a JWK set"
             return
         self._found_at = now
         self._good.clear()  # a key that is gone takes its tokens with it
@@ -142,10 +153,14 @@ class JwtVerifier:
     def _place(self) -> Flow[str | None]:
         try:
             server = yield from server_document(self.issuer)
-        except LoginFailed:
+        except LoginFailed as exc:
+            self._trouble = str(exc)
             return None
         url = server.jwks_uri if server is not None else None
-        return url if url is not None and secure(url) else None
+        if url is not None and secure(url):
+            return url
+        self._trouble = f"no metadata of {self.issuer} is found that says where its keys are"
+        return None
 
 
 class IntrospectionVerifier:
@@ -194,7 +209,9 @@ class IntrospectionVerifier:
         answer = yield from post_form(self._endpoint, form, {"authorization": self._credentials})
         claims = answer.json()
         if answer.status != 200 or claims is None:
-            raise Unavailable("the issuer cannot be asked about the token")
+            raise Unavailable(
+                "the issuer cannot be asked about the token", f"{self._endpoint} answers with status {answer.status}"
+            )
         if claims.get("active") is not True:
             raise Rejected("the token is not active")
         # An issuer that says neither who nor until when has still said that the token is active now.
@@ -217,9 +234,7 @@ class StaticTokens:
 
     def __init__(self, tokens: Mapping[str, str | Principal]) -> None:
         # Looked up by digest: how long that takes says nothing about a token.
-        self._known = {
-            _digest(token): who if isinstance(who, Principal) else Principal(who) for token, who in tokens.items()
-        }
+        self._known = {_digest(_shown(token)): _principal(who) for token, who in _table(tokens).items()}
 
     def speaks_of(self, token: str) -> bool:
         """Whether it is one of them."""
@@ -237,6 +252,24 @@ class StaticTokens:
 def several(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """One text or many, as many."""
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _table(tokens: Any) -> Mapping[Any, Any]:
+    if not isinstance(tokens, Mapping):
+        raise TypeError("StaticTokens takes a table: {token: name or Principal(...)}")
+    return tokens
+
+
+def _shown(token: Any) -> str:
+    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+        raise ValueError("a static token must be one that can be shown: letters, digits and -._~+/, with = at its end")
+    return token
+
+
+def _principal(who: Any) -> Principal:
+    if not isinstance(who, str):
+        raise TypeError(f"a static token stands for a name or a Principal(...), not {type(who).__name__}")
+    return who if isinstance(who, Principal) else Principal(who)
 
 
 def _some(found: Keys) -> Keys:

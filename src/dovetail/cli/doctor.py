@@ -146,7 +146,7 @@ def _greeted(client: Client) -> Iterator[Step]:
 async def _within(client: Client, told: Any) -> int:
     begun = time.perf_counter()
     found = {kind: await listed(client, kind) for kind in KINDS}
-    counts = ", ".join(f"{len(items)} {kind}" for kind, items in found.items() if items) or "nothing"
+    counts = ", ".join(_many(len(items), kind) for kind, items in found.items() if items) or "nothing"
     took = (time.perf_counter() - begun) * 1000
     told(Step("lists", "good" if any(found.values()) else "doubtful", f"{counts}, in {took:.0f} ms"))
     reports = examined(found["tools"])
@@ -158,16 +158,21 @@ async def _within(client: Client, told: Any) -> int:
     else:
         told(Step("schemas", "good", "taken by every maker of models that is known here"))
     if silent:
-        told(Step("words", "doubtful", f"{silent} tools say too little of themselves", "dovetail lint names them"))
+        said, name = ("says too little of itself", "it") if silent == 1 else ("say too little of themselves", "them")
+        told(Step("words", "doubtful", f"{_many(silent, 'tools')} {said}", f"dovetail lint names {name}"))
     tokens = sum(report.tokens for report in reports)
     fix = "fewer tools, or shorter descriptions" if tokens > _MANY_TOKENS else None
     told(Step("cost", "doubtful" if fix else "good", f"about {tokens} tokens of every conversation", fix))
     told(Step("speed", "good", f"a request takes {await _latency(client):.1f} ms, in the median of {_PINGS}"))
     if client.noise:
-        said = f"{client.noise} lines on stdout are no messages"
+        said = f"written to stdout, and no message: {_many(client.noise, 'lines')}"
         told(Step("noise", "bad", said, "print to stderr: on stdout some hosts give up at the first such line"))
         return exits.CONTRACT
     return exits.CONTRACT if refused else exits.OK
+
+
+def _many(count: int, things: str) -> str:
+    return f"{count} {things if count != 1 else things.removesuffix('s')}"
 
 
 async def _latency(client: Client) -> float:

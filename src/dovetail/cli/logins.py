@@ -18,7 +18,10 @@ _HINT = "dovetail auth login, with the same target"
 def setting(given: str | None, url: str) -> Any:
     """What `--auth` says, or else the login kept for this server, if there is one."""
     if given is not None and given != "oauth":
-        return Bearer(given)
+        try:
+            return Bearer(given.removeprefix("Bearer "))
+        except ValueError:
+            raise click.UsageError("--auth is oauth, or a token: one word of plain characters") from None
     if given is None and found(url) is None:
         return None
     return OAuth(open_browser=open_page if given is not None and sys.stderr.isatty() else _refuse)
@@ -60,6 +63,8 @@ def show_code(url: str, code: str) -> None:
 
 def wished(how: str, **given: Any) -> Any:
     """The setting for a login the user asks for."""
+    if given.get("client_id") is None:
+        given["client_secret"] = None  # of another client, in the environment
     if how == "device":
         return DeviceLogin(show=show_code, **given)
     return OAuth(**{"paste": paste} if how == "paste" else {"open_browser": open_page}, **given)

@@ -1,5 +1,6 @@
 """`dovetail`: the commands by name, each loaded only when it is run, so that asking for help costs nothing."""
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -13,6 +14,7 @@ COMMANDS = {
     "Servers of your own": {
         "new": "Write a new server, with a test.",
         "run": "Serve a server: over stdio, or with --http, --sse.",
+        "dev": "Serve a server while you write it: it starts anew, its client stays.",
         "install": "Write a server into the configuration of a host.",
         "export": "Print a server as an entry of a host's configuration.",
     },
@@ -30,6 +32,18 @@ COMMANDS = {
     "What is wrong with it": {
         "doctor": "Look at a server step by step, each failure with its fix.",
         "lint": "Look for what hosts and models may stumble over, and what tools cost.",
+        "conformance": "Run the official conformance suite against a server.",
+        "bench": "Put a server under load for a moment, and tell how it fared.",
+    },
+    "Recordings": {
+        "record": "Record what a server offers, and how it answers.",
+        "tap": "Sit between a host and a server, and record what they say.",
+        "replay": "Ask a server again what a recording asked, and compare.",
+        "mock": "Serve a recording as if it were the server.",
+        "diff": "Compare what two servers, or recordings, offer.",
+    },
+    "Your shell": {
+        "completion": "Print a script that completes commands, targets, tools and arguments.",
     },
 }
 NAMES = {name: told for group in COMMANDS.values() for name, told in group.items()}
@@ -94,6 +108,11 @@ def main() -> None:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    if "_DOVETAIL_COMPLETE" in os.environ:
+        from dovetail.cli.completing import suggest
+
+        suggest(os.environ["_DOVETAIL_COMPLETE"], cli, NAMES)
+        return
     sys.exit(_status(sys.argv[1:]))
 
 
@@ -133,7 +152,5 @@ def _explain(exc: click.ClickException) -> None:
 
 def _hush() -> None:
     """Whoever read has gone; nothing is left to be said, not even at the end of the process."""
-    import os
-
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())

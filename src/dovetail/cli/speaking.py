@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from dovetail.cli.bar import Bar
 from dovetail.cli.targets import Asked, client_options, pairs
 from dovetail.connect import Client
 from dovetail.errors import AnswerError, MCPError, NeedsLogin
+from dovetail.protocol.recording import Tap
 from dovetail.wire.logs import LoggingMessageParams
 
 Work = Callable[["Spoken"], Awaitable[int | None]]
@@ -33,8 +34,8 @@ class Spoken:
         click.echo(text.document(value) if self.json else shown())
 
 
-def converse(asked: Asked, work: Work, **more: Any) -> int:
-    """Open a client to the target, do the work, and say how it ended."""
+def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) -> int:
+    """Open a client to the target, do the work, and say how it ended; `taps` are told of every message."""
     target, words = asked.split()
     bar = Bar()
     questions = Questions(pairs(asked.answers, "=", "--answer"), bar.clear)
@@ -44,7 +45,9 @@ def converse(asked: Asked, work: Work, **more: Any) -> int:
         options.setdefault("on_log", show_log)
 
     async def run() -> int | None:
-        async with Client(target, **options) as client:
+        made = Client(target, **options)
+        made.taps += taps
+        async with made as client:
             return await work(Spoken(client, words, asked, bar))
 
     with logged(asked.verbose):

@@ -68,13 +68,12 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 def options(*words: str) -> Callable[[F], F]:
     """The arguments of a command, and the options of every command that speaks to a server."""
-    from dovetail.cli.completing import complete_words
 
     def decorate(function: F) -> F:
         for option in reversed(_OPTIONS):
             function = option(function)
         shown = " ".join(("[TARGET]", *words))
-        return click.argument("words", nargs=-1, metavar=shown, shell_complete=complete_words)(function)
+        return click.argument("words", nargs=-1, metavar=shown)(function)
 
     return decorate
 
@@ -166,7 +165,7 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
     if (auth := _auth(given, target)) is not None:
         made["auth"] = auth
     if given.env:
-        made["env"] = _variables(given.env)
+        made["env"] = variables(given.env)
     if given.cwd is not None:
         made["cwd"] = given.cwd
     if given.verbose and url_of(target) is None:
@@ -176,14 +175,16 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
 
 def _auth(given: Asked, target: Any) -> Any:
     url = url_of(target)
-    if url is None and given.auth is None:
+    said = any(one.lower().startswith("authorization:") for one in given.headers)
+    if given.auth is None and (url is None or said):  # who says who they are is not logged in as another
         return None
     from dovetail.cli.logins import setting
 
     return setting(given.auth, url or "")
 
 
-def _variables(given: Iterable[str]) -> dict[str, str]:
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """The variables of `--env`, each with a value."""
     found: dict[str, str] = {}
     for word in given:
         name, mark, value = word.partition("=")

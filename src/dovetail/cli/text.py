@@ -5,7 +5,6 @@ Nothing a server says reaches a terminal unescaped: no control, no escape sequen
 
 import json
 import os
-import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -13,28 +12,15 @@ from typing import Any, Final
 
 import click
 
-# Controls (C0, C1), halves of characters, and marks that reorder text, join or hide it, or end a line somewhere else.
-_UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+from dovetail.host import escaping
+from dovetail.host.escaping import safe
+
 _CELL: Final = 300  # more of a name or a line helps nobody, and would push the other columns away
-
-
-def safe(text: str) -> str:
-    """A text of several lines, made visible where it would act."""
-    return _UNSAFE.sub(lambda found: _shown(found[0]), text.replace("\r\n", "\n"))
 
 
 def line(text: str) -> str:
     """A text that must stay on one line, as a name in a table."""
-    short = text if len(text) <= _CELL else text[: _CELL - 1] + "…"
-    return safe(short).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _shown(mark: str) -> str:
-    number = ord(mark)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return escaping.line(text, _CELL)
 
 
 # For programs
@@ -54,7 +40,7 @@ def _json(value: Any, indent: int | None) -> str:
     from dovetail.wire.codec import plain
 
     text = json.dumps(plain(value), indent=indent, ensure_ascii=not _utf8(), default=str)
-    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return escaping.UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _utf8() -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -121,7 +122,7 @@ class Answering:
         if question.mode == "url" and not presentable(question.url or ""):
             raise InvalidParams("Invalid params: url must be https, or http on this machine")
         try:
-            given = await _run(handler, question)
+            given = await run(handler, question)
         except Declined:
             return ElicitResult(action="decline")
         except Dismissed:
@@ -129,7 +130,7 @@ class Answering:
         return _accepted(question, given)
 
     async def _sampled(self, question: CreateMessageParams, handler: SampleHandler) -> CreateMessageResult:
-        given = await _run(handler, question)
+        given = await run(handler, question)
         if isinstance(given, str):
             return CreateMessageResult(role="assistant", content=TextContent(text=given), model="unknown")
         if not isinstance(given, CreateMessageResult):
@@ -137,7 +138,7 @@ class Answering:
         return given
 
     async def _listed(self, given: RootsGiven) -> ListRootsResult:
-        listed: Any = await _run(given) if callable(given) else given
+        listed: Any = await run(given) if callable(given) else given
         if isinstance(listed, str | Path | Root):
             listed = [listed]  # one root, not its letters
         return ListRootsResult(roots=[_root(one) for one in listed])
@@ -189,7 +190,7 @@ def presentable(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
 
 
-async def _run(handler: Callable[..., Any], *args: Any) -> Any:
+async def run(handler: Callable[..., Any], *args: Any) -> Any:
     """Call a handler; a plain function may wait for the user, so it has a thread of its own."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await handler(*args)
@@ -206,7 +207,7 @@ async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
         if not done.done():
             done.set_result(value) if exc is None else done.set_exception(exc)
 
-    def work() -> None:
+    def work(_stdin: Any) -> None:
         value, fault = None, None
         try:
             value = context.run(handler, *args)
@@ -216,7 +217,8 @@ async def _in_thread(handler: Callable[..., Any], *args: Any) -> Any:
             loop.call_soon_threadsafe(settle, value, fault)
 
     context = contextvars.copy_context()
-    threading.Thread(target=work, name="dovetail-handler", daemon=True).start()
+    # It holds on to stdin: an interpreter that ends while input() reads there would else try to close it, and abort.
+    threading.Thread(target=work, args=(sys.stdin,), name="dovetail-handler", daemon=True).start()
     return await done
 
 

@@ -10,24 +10,24 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, overload
 
-from dovetail.client.answering import (
-    EVERYTHING,
-    Answering,
-    ElicitHandler,
-    Relay,
-    RootsGiven,
-    SampleHandler,
-)
+from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.clock import Clock, Progress
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.opening import Identity, Opening
-from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
+from dovetail.client.options import (
+    check_level,
+    check_middleware,
+    check_roots,
+    check_times,
+    expect,
+    expect_callable,
+)
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
-from dovetail.client.values import contents_of, value_as, value_of
+from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import (
     AuthError,
     CannotConnect,
@@ -48,8 +48,15 @@ from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
 from dovetail.wire.inputs import InputRequest
-from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, Implementation, ServerCapabilities
+from dovetail.wire.lifecycle import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    RootsCapability,
+    ServerCapabilities,
+)
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
 from dovetail.wire.resources import (
@@ -389,12 +396,19 @@ class Client:
     async def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     async def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    async def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    async def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
+        if _others:
+            raise TypeError(
+                f"arguments are given by name: call({tool!r}, name=value), call({tool!r}, **arguments), or "
+                f"call_tool({tool!r}, arguments)"
+            )
         result = await self.call_tool(tool, arguments)
+        if result.is_error and (missing := says_unknown(result, tool)) is not None:
+            raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
         known = self._requesting.tools.get(tool)
         wraps = not self._requesting.stateless or (known is not None and known.wraps)
         try:
@@ -419,6 +433,8 @@ class Client:
         called on the way. `retry=True`: it may run twice; else only what the tool declares harmless is repeated.
         """
         options = _options(timeout, total, progress, meta, retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.through, CALL, params, options)
 
@@ -435,9 +451,12 @@ class Client:
     ) -> CallToolResult | Pending:
         """As `call_tool`, but questions come back as a Pending, to be answered with `resume`, here or elsewhere.
 
-        A handshake server cannot wait like that: its questions go to the handlers as ever.
+        No handlers are needed: without any, the server is told that everything may be asked. A handshake server cannot
+        wait like that: its questions go to the handlers as ever.
         """
-        options = _options(timeout, total, progress, meta, retry)
+        options = _options(timeout, total, progress, await self._declaring(meta), retry)
+        if type(arguments) is not dict:
+            expect("arguments", arguments, Mapping, "a dict")
         params = {"name": name, "arguments": dict(arguments or {})}
         return await self._here(self._requesting.once, CALL, params, options)
 
@@ -452,13 +471,26 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Go on with what was pending: the result of its method, or a further Pending."""
-        options = _options(timeout, total, progress, meta, None)
+        expect("pending", pending, Pending, "a Pending")
+        expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
+        options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
 
     async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         """What the handlers answer to questions of a Pending, for those who resume it themselves."""
         return await self._here(self._answering.answer_all, questions)
+
+    async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What goes with a request whose questions come back: with no handlers, all may be asked."""
+        await self._here(self._keeper.ready)
+        if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
+            return meta
+        given = self._identity.capabilities
+        told = replace(
+            EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
+        )
+        return {CLIENT_CAPABILITIES: told, **(meta or {})}
 
     # Resources
 
@@ -510,6 +542,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
+        expect("arguments", arguments, Mapping, "a dict")
         params: dict[str, Any] = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -538,17 +571,25 @@ class Client:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> Listening:
-        """Hear of changes: of the lists, and of the resources at these URIs.
+        """Hear of changes: of the lists that are set to True and of the resources at these URIs; of all lists if you
+        name nothing, or only what you do not want.
 
         Use it as `async for change in client.listen(...)`; within `async with` you know when it has begun.
         """
+        found = [uris] if isinstance(uris, str) else [*uris]
+        others = not (tools or prompts or resources or found)  # whether a list that is not named is wanted
         wanted = SubscriptionFilter(
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-            resource_subscriptions=[*uris] or None,
+            tools_list_changed=others if tools is None else tools,
+            prompts_list_changed=others if prompts is None else prompts,
+            resources_list_changed=others if resources is None else resources,
+            resource_subscriptions=found or None,
         )
         return Listening(
             self._keeper, wanted, self.limits, self.timeouts.read, self._listeners, self._here, self._requesting.heard
@@ -592,7 +633,8 @@ class Client:
     async def _handshake_only(self, method: str, params: dict[str, Any]) -> None:
         await self._here(self._keeper.ready)
         if self._requesting.stateless:
-            raise self._requesting.located(NotOffered(f"{method} is not part of this revision"), method, params)
+            error = NotOffered(f"{method} is not part of this revision").at(hint=_INSTEAD.get(method))
+            raise self._requesting.located(error, method, params)
         await self._here(self._requesting.once, METHODS[method], params)
 
     async def request(
@@ -607,6 +649,12 @@ class Client:
         await self._here(conversation.tell, method, dict(params or {}))
 
 
+_INSTEAD = {
+    "resources/subscribe": "listen(uris=[...]) tells of changes in every revision",
+    "resources/unsubscribe": "listen(uris=[...]) tells of changes in every revision",
+}
+
+
 def _options(
     timeout: float | None,
     total: float | None,
@@ -616,4 +664,7 @@ def _options(
 ) -> Options:
     if timeout is None and total is None and progress is None and meta is None and retry is None:
         return PLAIN
+    check_times(timeout=timeout, total=total)
+    expect_callable("progress", progress)
+    expect("meta", meta, Mapping, "a dict")
     return Options(timeout=timeout, total=total, progress=progress, meta=meta, retry=retry)

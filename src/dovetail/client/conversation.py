@@ -42,6 +42,8 @@ log = logging.getLogger("dovetail")
 Heard = Callable[[str, Any], None]
 
 _JUNK_SHOWN = 3
+_LONGER = {"tools/call": "call_tool(..., timeout=seconds) gives it longer, and Timeouts(call=...) all calls"}
+_LONGER_READ = "Timeouts(read=...) gives it longer"
 _REPLIES = 256  # that wait for the server to read them, besides its questions
 
 
@@ -130,7 +132,8 @@ class Conversation:
                 self._cancel(request, "the caller gave up")
                 raise
             self._cancel(request, "timed out")
-            raise self._located(RequestTimeout(clock.verdict()), request.step, since=clock.begun) from None
+            late = RequestTimeout(clock.verdict()).at(hint=_LONGER.get(request.method, _LONGER_READ))
+            raise self._located(late, request.step, since=clock.begun) from None
         except MCPError as exc:
             if self._taps and isinstance(exc, PeerError):  # an error response told by its HTTP status
                 self._tap("client", jsonrpc.failure(request.id, exc.code, exc.message, exc.data))
@@ -210,7 +213,7 @@ class Conversation:
         if self._taps:
             self._tap("client", text.encode("utf-8", "replace"))
         self.junk_seen += 1
-        self.first_junk = self.first_junk or text
+        self.first_junk = self.first_junk or text.strip()
         if self.junk_seen <= _JUNK_SHOWN:
             more = "; further ones are only counted" if self.junk_seen == _JUNK_SHOWN else ""
             log.warning("%s wrote something that is no message%s: %s", self.name, more, clip(text, 200))

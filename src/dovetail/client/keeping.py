@@ -23,7 +23,7 @@ from dovetail.errors import (
     RequestTimeout,
     TransportError,
 )
-from dovetail.protocol.channel import Headers
+from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.shape import Struct
 
@@ -150,7 +150,7 @@ class Keeper:
                 attempt += 1
                 wait = self._pause(exc, attempt, sending.safe)
                 if wait is None or clock.leaves_less_than(wait):
-                    raise _told(exc.at(server=self._name, step=method), sending.safe) from exc.__cause__
+                    raise _told(exc.at(server=self._name, step=step(method, params)), sending.safe) from exc.__cause__
             await asyncio.sleep(wait)
 
     def _pause(self, exc: MCPError, attempt: int, safe: bool) -> float | None:

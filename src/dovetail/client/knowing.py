@@ -1,5 +1,5 @@
-"""What is known of the server's tools from its lists: which headers mirror a call, what a result must look like,
-whether a call may be repeated.
+"""What is known of a server from its lists: the names of things, and of its tools which headers mirror a call, what a
+result must look like, whether a call may be repeated.
 
 Compiled when first needed; a definition that cannot be used safely costs a warning, never a call.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dovetail.client.checking import Checker, Unusable, compile_schema
+from dovetail.client.options import nearest
 from dovetail.errors import ResultError, clip
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.headers import HeaderPath, header_paths, param_headers
@@ -103,3 +104,47 @@ class Tools:
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+
+
+_LISTS = {"tools/call": "tools/list", "prompts/get": "prompts/list", "resources/read": "resources/list"}
+_ASKED_BY = {
+    "tools/list": "list_tools()",
+    "prompts/list": "list_prompts()",
+    "resources/list": "list_resources() and list_resource_templates()",
+}
+_NAMES_SHOWN = 10
+
+
+class Names:
+    """What the lists named last, for those who ask for something that is not there."""
+
+    def __init__(self) -> None:
+        self._listed: dict[str, list[str]] = {}
+
+    def learn(self, method: str, items: Iterable[Any], *, first: bool) -> None:
+        """Names on one page of a list."""
+        if first:
+            self._listed[method] = []
+        names = [one.uri if method == "resources/list" else one.name for one in items]
+        self._listed.setdefault(method, []).extend(names)
+
+    def advice(self, method: str, name: str) -> str | None:
+        """What may have been meant by a name that the server does not know."""
+        listing = _LISTS.get(method)
+        if listing is None:
+            return None
+        known = self._listed.get(listing)
+        if known is None:
+            return f"what there is, you learn by {_ASKED_BY[listing]}"
+        if not known:
+            return "the server listed none at all"
+        guess = nearest(name, known)
+        if guess:
+            return guess.removeprefix("; ")
+        more = len(known) - _NAMES_SHOWN
+        names = ", ".join(clip(one) for one in known[:_NAMES_SHOWN])
+        return f"there are {names}{f' and {more} more' if more > 0 else ''}"
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._listed.clear()

@@ -16,6 +16,7 @@ from dovetail.errors import (
     Disconnected,
     HttpError,
     MCPError,
+    MethodNotFound,
     NotMCP,
     PeerError,
     RequestTimeout,
@@ -246,6 +247,13 @@ def _implementation(given: Any) -> Implementation | None:
 _ONLY_MESSAGES: Final = "is it an MCP server? If so, its stdout must carry nothing but messages: let it print to stderr"
 
 
+def _doubt(conversation: Conversation) -> str:
+    """What to ask of something that says what is no message."""
+    if (conversation.first_junk or "").startswith("HTTP/"):
+        return "it speaks HTTP: is its address an http:// one?"
+    return _ONLY_MESSAGES if "exit_code" in conversation.channel.facts() else "is it an MCP server?"
+
+
 def _explained(exc: MCPError, conversation: Conversation) -> MCPError:
     if isinstance(exc, Disconnected) and exc.exit_code is not None:
         exc = CannotStart(f"{exc.args[0]} before it could be used").at(
@@ -253,5 +261,9 @@ def _explained(exc: MCPError, conversation: Conversation) -> MCPError:
         )
     if isinstance(exc, CannotStart | Disconnected | RequestTimeout) and conversation.first_junk is not None:
         exc.args = (f"{exc.args[0]}; it wrote {clip(conversation.first_junk, 200)!r}, which is no message",)
-        exc.at(hint=_ONLY_MESSAGES)
+        exc.at(hint=_doubt(conversation))
+    if isinstance(exc, RequestTimeout):
+        exc.at(hint="is it an MCP server? If it needs longer to start, give timeouts=Timeouts(initialize=...)")
+    if isinstance(exc, PeerError) and exc.code == MethodNotFound.code:
+        exc.at(hint="is it an MCP server? It knows no way to begin a conversation")
     return exc.at(hint=conversation.channel.advice()) if isinstance(exc, CannotStart) else exc

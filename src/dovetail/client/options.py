@@ -47,6 +47,16 @@ def check_middleware(middleware: Any) -> None:
             raise TypeError(f"middleware= must be a list of functions, but holds {shown(function)}")
 
 
+def check_times(**times: Any) -> None:
+    """TypeError or ValueError unless these are seconds that can pass, or not given."""
+    for option, seconds in times.items():
+        if isinstance(seconds, bool):
+            raise TypeError(f"{option}= must be a number of seconds, not {seconds}")
+        expect(option, seconds, (int, float), "a number of seconds")
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"{option}= must be more than 0 seconds, not {seconds}; math.inf is no limit at all")
+
+
 def check_level(option: str, level: Any) -> None:
     """ValueError unless it is one of the levels of log messages, or none."""
     if level is not None and level not in LEVELS:

@@ -13,10 +13,10 @@ from dovetail.client.answering import Answering
 from dovetail.client.caching import Cache
 from dovetail.client.clock import Progress
 from dovetail.client.keeping import Keeper, Sending
-from dovetail.client.knowing import Known, Tools
+from dovetail.client.knowing import Known, Names, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, MCPError, MethodNotFound, PeerError, ResultError
+from dovetail.errors import AnswerError, HeaderMismatch, MCPError, MethodNotFound, NotFound, PeerError, ResultError
 from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.exchange import Caller, Exchange
@@ -78,6 +78,7 @@ class Requesting:
         self.tools = Tools()
         self.counted = False  # whether requests of this side's own are to be told from those made for others
         self.own = 0  # of them, at work
+        self._names = Names()
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
         """Put middleware around every request; `caller` says who this side is to the server."""
@@ -104,6 +105,7 @@ class Requesting:
     def forget(self) -> None:
         """What was known of the server may no longer be true."""
         self.tools.clear()
+        self._names.clear()
         if self._cache is not None:
             self._cache.clear()
 
@@ -135,7 +137,10 @@ class Requesting:
             return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 
         async def send(params: dict[str, Any], options: Options) -> Any:
-            raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            try:
+                raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+            except NotFound as exc:
+                raise self.advised(exc, row.name, params) from None
             return self._decoded(raw, row, params, rounds)
 
         return await self._around(row.name, params, options, send)
@@ -187,6 +192,11 @@ class Requesting:
         revision = None if current is None else current.revision
         return exc.at(server=self._name, step=step(method, params), revision=revision)
 
+    def advised(self, exc: NotFound, method: str, params: dict[str, Any]) -> MCPError:
+        """The same error, with what may have been meant."""
+        name = str(params.get("name") or params.get("uri") or "")
+        return self.located(exc.at(hint=self._names.advice(method, name)), method, params)
+
     async def _answers(self, pending: Pending) -> dict[str, Any]:
         try:
             if pending.rounds > self._limits.rounds:
@@ -223,6 +233,8 @@ class Requesting:
         sending = self._sending(CALL, options, safe=known is not None and known.safe)
         try:
             raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+        except NotFound as exc:
+            raise self.advised(exc, CALL.name, params) from None
         except PeerError as exc:
             if exc.code != HeaderMismatch.code or not self.mirrors:
                 raise
@@ -292,7 +304,10 @@ class Requesting:
         def fetch() -> Awaitable[Any]:
             return self._around(method, params, PLAIN, send)
 
-        return await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        page = await (self._cache.get(method, params, fetch) if self._cache is not None else fetch())
+        if field != "resource_templates":
+            self._names.learn(method, getattr(page, field), first=cursor is None)
+        return page
 
 
 async def _sent(exchange: Exchange) -> Any:

@@ -146,12 +146,12 @@ class SyncClient:
     def call(self, tool: str, /, *, into: type[T], **arguments: Any) -> T: ...
     @overload
     def call(self, tool: str, /, **arguments: Any) -> Any: ...
-    def call(self, tool: str, /, *, into: Any = None, **arguments: Any) -> Any:
+    def call(self, tool: str, /, *_others: Any, into: Any = None, **arguments: Any) -> Any:
         """Call a tool and get its value; ToolError if it failed.
 
         `into`: the type the value is to have. For options, or an argument called `into`, use `call_tool`.
         """
-        return blocking.run(self._client.call(tool, into=into, **arguments))
+        return blocking.run(self._client.call(tool, *_others, into=into, **arguments))
 
     def call_tool(
         self,
@@ -272,9 +272,14 @@ class SyncClient:
     # Changes and the rest
 
     def listen(
-        self, *, tools: bool = True, prompts: bool = True, resources: bool = True, uris: Iterable[str] = ()
+        self,
+        *,
+        tools: bool | None = None,
+        prompts: bool | None = None,
+        resources: bool | None = None,
+        uris: Iterable[str] = (),
     ) -> SyncListening:
-        """Hear of changes: `for change in client.listen(...)`."""
+        """Hear of changes, of those named as with Client: `for change in client.listen(...)`."""
         return SyncListening(self._client.listen(tools=tools, prompts=prompts, resources=resources, uris=uris))
 
     def subscribe(self, uri: str) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from dovetail.errors import ResultError, ToolError, clip
+from dovetail.errors import InvalidParams, NotFound, ResultError, ToolError, clip
+from dovetail.protocol.speaking import says_missing
 from dovetail.wire.content import ResourceContents, TextContent
 from dovetail.wire.incoming import decode_text
 from dovetail.wire.resources import ReadResourceResult
@@ -78,6 +79,14 @@ def tool_error(result: CallToolResult) -> ToolError:
     error = ToolError("\n".join(texts) or "the tool failed without saying why")
     error.result = result
     return error
+
+
+def says_unknown(result: CallToolResult, tool: str) -> NotFound | None:
+    """The exception for an error result that says there is no such tool: some servers answer so."""
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    if len(texts) == 1 and says_missing("tools/call", texts[0]) and tool in texts[0]:
+        return NotFound(InvalidParams.code, texts[0])
+    return None
 
 
 def contents_of(result: ReadResourceResult) -> Any:

@@ -5,7 +5,7 @@ Whoever works with a snapshot keeps it: a name in it cannot change its meaning. 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from dovetail.host.forms import anthropic, findings, gemini, openai, read_anthropic, read_gemini, read_openai
 from dovetail.host.names import exposed, full
@@ -124,17 +124,16 @@ class Catalog(Struct, frozen=True, kw_only=True, dict=True):
 
 def _merged(kind: str, given: Iterable[tuple[str, Sequence[Declaration]]], problems: list[str]) -> tuple[Offered, ...]:
     found: dict[str, Offered] = {}
+    shared: set[str] = set()
     for server, declarations in given:
         for one in _unambiguous(kind, server, declarations, problems):
             if (other := found.get(one.exposed)) is not None:
                 problems.append(f"{kind} {one.full!r} and {other.full!r} would both be called {one.exposed}")
-                found[one.exposed] = _NEITHER
+                shared.add(one.exposed)
             else:
                 found[one.exposed] = one
-    return tuple(sorted((one for one in found.values() if one is not _NEITHER), key=lambda one: (one.server, one.name)))
-
-
-_NEITHER: Final = Offered(server="", name="", full="", exposed="", declaration=None)
+    kept = (one for name, one in found.items() if name not in shared)
+    return tuple(sorted(kept, key=lambda one: (one.server, one.name)))
 
 
 def _unambiguous(kind: str, server: str, declarations: Sequence[Declaration], problems: list[str]) -> Iterable[Offered]:

@@ -18,6 +18,20 @@ from dovetail.host.secrets import Level, Secrets
 __all__ = ["Entry", "Problem", "Settings", "known_files", "parse", "read_file", "read_known", "resolve"]
 
 _SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "extensions", "context_servers")
+_NAMES: Final = {
+    "claude_desktop_config.json": "claude-desktop",
+    ".claude.json": "claude-code",
+    ".mcp.json": "claude-code",
+    ".vscode/mcp.json": "vscode",
+    ".cursor/mcp.json": "cursor",
+    ".gemini/settings.json": "gemini",
+    "config.toml": "codex",
+    "opencode.json": "opencode",
+    "opencode.jsonc": "opencode",
+    "goose/config.yaml": "goose",
+    "windsurf/mcp_config.json": "windsurf",
+    "zed/settings.json": "zed",
+}
 _OF_HOSTS: Final = frozenset((".vscode", ".cursor", ".gemini", ".codex", ".zed"))  # folders within a project
 
 
@@ -80,12 +94,15 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
 
 
 def read_file(
-    path: Path, source: str = "mcp.json", *, level: Level = "project", here: Path | None = None
+    path: Path, source: str | None = None, *, level: Level | None = None, here: Path | None = None
 ) -> tuple[list[Entry], list[Problem]]:
     """The servers of one file, whatever its dialect.
 
-    `level` is whose file it is: a "project" may not run commands for secrets, nor call its own servers trusted.
+    `source` is the host whose file it is, and `level` whose: a "project" may not run commands for secrets, nor call its
+    own servers trusted. Where they are not said, the file's place tells; a place nobody knows is a project's.
     """
+    guessed = _known(path)
+    source, level = source or guessed[0], level or guessed[1]
     try:
         document = parse(path.read_text(encoding="utf-8"), path.suffix)
     except (OSError, ValueError) as exc:
@@ -107,6 +124,18 @@ def read_file(
             entries.append(entry)
     inputs = _inputs(document)
     return [entry if not inputs else entry.with_inputs(inputs) for entry in entries], problems
+
+
+def _known(path: Path) -> tuple[str, Level]:
+    """Which host's file this is, and whose, by its place; by its name if the place is unknown."""
+    whole = path.absolute()
+    for source, place, level in _places(None, None):
+        if place == whole:
+            return source, level
+    for name, source in _NAMES.items():
+        if whole.as_posix().endswith(f"/{name}"):
+            return source, "project"
+    return "mcp.json", "project"
 
 
 def _project(path: Path) -> Path:

@@ -233,7 +233,8 @@ def _command(entry: dict[str, Any]) -> tuple[Any, list[str], dict[str, str]]:
 def _headers(entry: dict[str, Any]) -> dict[str, str]:
     """Headers, those too that Codex takes from variables and Continue nests."""
     nested: Any = entry.get("requestOptions")
-    given = entry.get("headers") or entry.get("http_headers") or (nested.get("headers") if nested else None)
+    inner = nested.get("headers") if isinstance(nested, dict) else None
+    given = entry.get("headers") or entry.get("http_headers") or inner
     found = _texts("headers", given)
     found |= {name: f"${{{value}}}" for name, value in _texts("headers", entry.get("env_http_headers")).items()}
     if token := entry.get("bearer_token_env_var"):
@@ -243,7 +244,10 @@ def _headers(entry: dict[str, Any]) -> dict[str, str]:
 
 def _settings(entry: dict[str, Any], source: str, level: Level) -> tuple[Settings, list[str]]:
     notices: list[str] = []
-    own: dict[str, Any] = dict(entry.get(OWN) or {})
+    given: Any = entry.get(OWN) or {}
+    if not isinstance(given, dict):
+        raise ValueError(f"{OWN} must be an object")
+    own: dict[str, Any] = dict(given)
     tools = {
         "allow": entry.get("includeTools") or entry.get("enabled_tools") or entry.get("available_tools") or [],
         "deny": entry.get("excludeTools") or entry.get("disabled_tools") or [],
@@ -254,7 +258,7 @@ def _settings(entry: dict[str, Any], source: str, level: Level) -> tuple[Setting
         notices.append("a project's file cannot call its own server trusted")
     try:
         return msgspec.convert(own, Settings), notices
-    except (msgspec.ValidationError, TypeError) as exc:
+    except (ValueError, TypeError) as exc:  # what the types, the times and the limits refuse
         raise ValueError(f"{OWN}: {exc}") from None
 
 

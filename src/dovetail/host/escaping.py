@@ -3,15 +3,17 @@
 import re
 from typing import Final
 
-_UNSAFE: Final = re.compile(
+# Controls (C0, C1), halves of characters, and marks that reorder text, join or hide it, or end a line somewhere else.
+UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
 def safe(text: str) -> str:
     """A text of several lines, made visible where it would act."""
-    return _UNSAFE.sub(lambda found: _visible(found[0]), text)
+    return UNSAFE.sub(lambda found: _visible(found[0]), text.replace("\r\n", "\n"))
 
 
 def line(text: str, limit: int | None = None) -> str:

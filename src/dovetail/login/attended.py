@@ -1,7 +1,6 @@
 """Attended: a flow with its user at hand. HTTP calls, the clock, a browser and the way back from it, for one login."""
 
 import asyncio
-import inspect
 import logging
 import time
 import webbrowser
@@ -10,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dovetail.auth.flow import HttpCall, Now, Pause, RedirectUri, ShowCode, Visit
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
-from dovetail.client.answering import presentable
+from dovetail.client.answering import presentable, run
 from dovetail.errors import LoginFailed, clip
 from dovetail.login.listener import Listener, listen
 from dovetail.login.web import Web
@@ -72,8 +71,11 @@ class Attended:
         if not presentable(visit.url):
             raise LoginFailed("the authorization server's address is not one a browser should open")
         if settings.paste is not None:
-            ended = await given(settings.paste, visit.url)
-            return _pasted(str(ended))
+            try:
+                ended = await given(settings.paste, visit.url)
+            except EOFError:  # what input() says when the user ends it
+                ended = ""
+            return _pasted(str(ended or ""))
         assert self._listener is not None
         log.info("logging in at %s", clip(urlsplit(visit.url).netloc))
         try:
@@ -92,16 +94,22 @@ class Attended:
         shown = code.complete if code.complete is not None and presentable(code.complete) else code.url
         if not presentable(shown):
             raise LoginFailed("the address to enter the code at is not one a browser should open")
-        if settings.show is None:
-            raise LoginFailed("nobody can be shown the code").at(hint="pass show= to DeviceLogin")
-        await given(settings.show, shown, code.code)
+        await given(settings.show or _tell, shown, code.code)
 
 
 def _pasted(url: str) -> dict[str, str]:
+    if not url.strip():
+        raise LoginFailed("nothing was pasted: the login was given up")
     try:
-        return dict(parse_qsl(urlsplit(url.strip()).query, max_num_fields=32))
+        found = dict(parse_qsl(urlsplit(url.strip()).query, max_num_fields=32))
     except ValueError:
-        raise LoginFailed("what was pasted is no address") from None
+        found = {}
+    if not found:
+        raise LoginFailed(f"what was pasted is not the address the browser ended up at: {clip(url.strip())!r}").at(
+            hint="after the login the browser shows an address with code= and state= in it, often on a page that fails "
+            "to load: copy all of it"
+        )
+    return found
 
 
 def _open(url: str) -> None:
@@ -109,11 +117,10 @@ def _open(url: str) -> None:
         log.warning("no browser could be opened; open this address yourself: %s", url)
 
 
+def _tell(url: str, code: str) -> None:
+    log.warning("to log in, open %s and enter the code %s", url, code)
+
+
 async def given(value: Any, *args: Any) -> Any:
     """A value, or what a function of the user's returns for it."""
-    if not callable(value):
-        return value
-    if inspect.iscoroutinefunction(value):
-        return await value(*args)
-    made = await asyncio.to_thread(value, *args)
-    return await made if inspect.isawaitable(made) else made
+    return await run(value, *args) if callable(value) else value

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from dovetail.auth.documents import web_address
 from dovetail.auth.flow import Flow, SignIn
+from dovetail.auth.guard import checked_scopes
 from dovetail.auth.server.authority import METADATA, Authority, Settings
 from dovetail.auth.server.issuing import Issuing, OwnTokens
 from dovetail.auth.server.store import Client, Shelf, Store
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, failure
+from dovetail.auth.settings import words
+from dovetail.auth.verify import several
 from dovetail.login.sqlite import SqliteStore
 from dovetail.login.unattended import Unattended
 from dovetail.login.web import is_public
@@ -31,7 +35,7 @@ Scope = dict[str, Any]
 
 _BODY: Final = 64 * 1024
 _BODY_TIME: Final = 10.0
-_CLIENT_DOCUMENT: Final = 5 * 1024  # as the document's own specification advises
+_CLIENT_DOCUMENT: Final = 32 * 1024  # keys with their certificates take a while to say
 _DEVELOPER: Final = "developer"
 
 
@@ -56,8 +60,8 @@ class AuthorizationServer:
         issuer: str,
         users: Users | None = None,
         upstream: Upstream | None = None,
-        resources: Sequence[str] = (),
-        scopes: Sequence[str] = (),
+        resources: str | Sequence[str] = (),
+        scopes: str | Sequence[str] = (),
         clients: Sequence[Client] = (),
         registration: bool = True,
         registrations: int = 10,
@@ -73,6 +77,7 @@ class AuthorizationServer:
         parts = urlsplit(issuer)
         local = parts.hostname in LOOPBACK
         _check_issuer(issuer, local=local)
+        _check_users(users)
         if users is not None and upstream is not None:
             raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
         if users is None and upstream is None:
@@ -91,8 +96,8 @@ class AuthorizationServer:
         settings = Settings(
             issuer=issuer,
             name=name or parts.netloc,
-            resources=tuple(resources),
-            scopes=tuple(scopes),
+            resources=_addresses(resources),
+            scopes=checked_scopes(words(scopes)),
             clients=tuple(clients),
             registration=registration,
             registrations=registrations,
@@ -103,7 +108,6 @@ class AuthorizationServer:
         )
         self._authority = Authority(settings, self._store, self._issuing, upstream, vault)
         self._path = parts.path.rstrip("/")
-        self._resources = tuple(resources)
         self._gate = Gate(allowed_hosts, (), issuer)
         self._unattended = Unattended(strangers=is_public, stranger_size=_CLIENT_DOCUMENT, grant=self._grant)
 
@@ -222,6 +226,20 @@ def _check_issuer(issuer: str, *, local: bool) -> None:
         raise ValueError("issuer must be an https URL, or http on this machine")
     if not parts.hostname or parts.query or parts.fragment or "#" in issuer or parts.username is not None:
         raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
+
+
+def _check_users(users: Any) -> None:
+    if not (users is None or isinstance(users, Mapping) or callable(users)):
+        raise TypeError("users must be a table of names and passwords, or a function of both")
+
+
+def _addresses(resources: str | Sequence[str]) -> tuple[str, ...]:
+    """The servers tokens are issued for, by the addresses their clients type."""
+    found = several(resources)
+    for one in found:
+        if web_address(one) is None or "#" in one:
+            raise ValueError(f"resources must be the addresses of servers, not {one!r}")
+    return found
 
 
 async def _body(receive: Callable[[], Awaitable[dict[str, Any]]]) -> bytes:

@@ -17,7 +17,14 @@ from dovetail.auth.code_flow import bound, log_in
 from dovetail.auth.flow import Flow
 from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
-from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, OAuth, WorkloadIdentity
+from dovetail.auth.settings import (
+    ClientCredentials,
+    DeviceLogin,
+    EnterpriseLogin,
+    OAuth,
+    WorkloadIdentity,
+    signer_of,
+)
 from dovetail.errors import LoginFailed, clip
 from dovetail.login.attended import Attended, NobodyCame, Settings, given
 from dovetail.login.stores import Store, store_for
@@ -104,14 +111,19 @@ class Driver:
             await asyncio.wait([self._renewing])
 
     async def log_out(self) -> bool:
-        """Forget the login, and tell the authorization server if it wants to know; whether it was told."""
-        login = await self._stored()
-        await asyncio.to_thread(self._store.delete, self._url)
-        self._login = None
-        try:
-            return login is not None and await self._drive(tokens.revoke(login))
-        except LoginFailed:
-            return False
+        """Forget the login, and tell the authorization server if it wants to know; whether it was told.
+
+        Not while another process renews it: what that one got would stay.
+        """
+        lock = getattr(self._store, "lock", None)
+        async with lock(self._url) if lock is not None else contextlib.nullcontext():
+            login = await self._stored()
+            await asyncio.to_thread(self._store.delete, self._url)
+            self._login = None
+            try:
+                return login is not None and await self._drive(tokens.revoke(login, signer_of(self._settings)))
+            except LoginFailed:
+                return False
 
     # What is kept
 
@@ -177,7 +189,7 @@ class Driver:
                 return True  # another process was faster
             if login.token.refresh_token is None:
                 return False
-            fresh = await self._drive(tokens.refresh(login))
+            fresh = await self._drive(tokens.refresh(login, signer_of(self._settings)))
             await self._keep(fresh)
             self._renewed = fresh.token.access_token if fresh.token is not None else None
             return fresh.token is not None
@@ -280,5 +292,12 @@ def driver_for(url: str, auth: Any, make_fetcher: Callable[..., Fetcher]) -> Dri
         return Driver(url, auth, make_fetcher)
     raise TypeError(
         "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
-        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {type(auth).__name__}"
+        f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_named(auth)}"
     )
+
+
+def _named(auth: Any) -> str:
+    """What somebody gave instead, without showing it: it may be a secret."""
+    if isinstance(auth, str):
+        return "another text: a token you have is Bearer(...)"
+    return f"the class {auth.__name__} itself" if isinstance(auth, type) else type(auth).__name__

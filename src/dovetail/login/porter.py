@@ -1,17 +1,24 @@
 """Porter: stands at the door of a guarded server. Has the guard's flows run, and gives out the server's metadata."""
 
+import logging
+import time
 from collections.abc import Collection
 from typing import Any, Final
 
+from dovetail.auth.claims import Turned
 from dovetail.auth.guard import Guard, Head, guard_for
 from dovetail.auth.place import Place, host_name, public, seen
+from dovetail.errors import Denied
 from dovetail.login.unattended import Unattended
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.principal import Principal
-from dovetail.transports.request import Request
+from dovetail.transports.request import Request, Scope
 from dovetail.wire.codec import encode
 
+log = logging.getLogger("dovetail")
+
 _WELL_KNOWN: Final = "/.well-known/"
+_PACE: Final = 60.0  # seconds between two warnings
 
 
 class Porter:
@@ -22,19 +29,23 @@ class Porter:
         self._path = "/" + path.strip("/")
         self._place = None if public_url is None else public(public_url, self._path)
         self._unattended = Unattended()
+        self._told = -_PACE
+
+    def tells(self, path: str, scope: Scope) -> bool:
+        """Whether clients look for the metadata at this path."""
+        root = scope.get("root_path") or ""
+        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in root:
+            return False
+        place = self._place or seen("http", "here", None, root, self._path)  # of which only the path matters
+        return place.describes(path) or place.describes("/" + scope["path"].strip("/"))
 
     def document(self, path: str, request: Request) -> bytes | None:
         """The metadata, at the paths where clients look for it."""
-        scope = request.scope
-        if _WELL_KNOWN not in scope["path"] and _WELL_KNOWN not in (scope.get("root_path") or ""):
-            return None
-        place = self._placed(request)
-        whole = "/" + scope["path"].strip("/")
-        if not (place.describes(path) or place.describes(whole)):
+        if not self.tells(path, request.scope):
             return None
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
-        return encode(self._guard.document(place.resource))
+        return encode(self._guard.document(self._placed(request).resource))
 
     async def identify(self, path: str, request: Request) -> Principal:
         """Who is calling."""
@@ -48,7 +59,21 @@ class Porter:
             resource=place.resource,
             metadata=place.metadata,
         )
-        return await self._unattended.run(self._guard.admit(head))
+        try:
+            return await self._unattended.run(self._guard.admit(head))
+        except Denied as denied:
+            self._tell(denied)
+            raise
+
+    def _tell(self, denied: Denied) -> None:
+        """Say in the log what callers are not told: what an operator compares with their settings."""
+        cause, now = denied.__cause__, time.monotonic()
+        words = f"{cause}: {cause.why}" if isinstance(cause, Turned) and cause.why else str(cause or denied)
+        if denied.status != 503:
+            log.debug("a caller is turned away: %s", words)
+        elif now >= self._told + _PACE:
+            self._told = now
+            log.warning("callers are turned away: %s", words)
 
     def _placed(self, request: Request) -> Place:
         if self._place is not None:

@@ -146,10 +146,16 @@ def store_for(given: Any) -> Store:
                 return KeyringStore()
             except ImportError:
                 raise ValueError('store="keyring" needs the keyring library: pip install keyring') from None
-        case str() | Path():
+        case Path():
             return FileStore(given)
-        case _:
+        case str() if os.sep in given or "/" in given:
+            return FileStore(given)
+        case str():
+            raise ValueError(f'store must be "file", "keyring", "memory", or a folder such as "./{given}"')
+        case _ if all(callable(getattr(given, name, None)) for name in ("get", "set", "delete")):
             return given
+        case _:
+            raise TypeError("a store of your own needs the methods get(key), set(key, value) and delete(key)")
 
 
 def _default_folder() -> Path:

@@ -23,8 +23,8 @@ _COMPLETE: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
 class Caching:
     """Keeps the results of these tools, prompts (by name) and resources (by URI) for so many seconds.
 
-    Each caller has results of its own, unless `shared=True` says that all get the same. Failures and questions are not
-    kept. At most `entries` are; the longest unused give way.
+    Each caller has results of its own, unless `shared=True` says that all get the same, whoever they are. Failures and
+    questions are not kept. At most `entries` are; the longest unused give way.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Caching:
         self._kept: OrderedDict[Key, tuple[float, Any]] = OrderedDict()
 
     async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        field = _OF.get(exchange.method)
-        if field is None or exchange.params.get(field) not in self._names or "requestState" in exchange.params:
+        name = exchange.params.get(_OF.get(exchange.method, ""))
+        if type(name) is not str or name not in self._names or "requestState" in exchange.params:
             return await proceed(exchange)
         key = self._key(exchange)
         kept = self._kept.get(key)

@@ -136,6 +136,11 @@ class Telemetry:
             if code is not None:
                 span.set_attribute("rpc.response.status_code", str(code))
                 low["rpc.response.status_code"] = str(code)
+            if (
+                side == "server"
+            ):  # nobody may have such a thing: names are the caller's to choose, and series cost memory
+                for attribute, _ in _HELD.values():
+                    low.pop(attribute, None)
             self._failed(
                 span, low, str(code) if code is not None else type(exc).__name__, exc.args[0] if exc.args else ""
             )

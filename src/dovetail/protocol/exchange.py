@@ -7,7 +7,7 @@ the peer can be asked directly, `ask`; it knows of the server only what `Service
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import InternalError, InvalidParams
 from dovetail.protocol.downgrade import notice
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.principal import Principal
@@ -139,3 +139,10 @@ def check_meta(exchange: Exchange, limit: int) -> None:
     """Refuse a `_meta` that is out of all proportion."""
     if len(encode(exchange.meta)) > limit:
         raise InvalidParams(f"Invalid params: _meta is larger than {limit} bytes")
+
+
+def check_result(exchange: Exchange, result: Result | bytes, limit: int) -> None:
+    """Refuse to send what a tool gave if it is too large; what is put around it does not count."""
+    size = len(result if isinstance(result, bytes) else encode(result))
+    if size > limit and exchange.method == "tools/call":
+        raise InternalError(f"The result is larger than {limit} bytes")

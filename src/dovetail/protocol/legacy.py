@@ -6,7 +6,6 @@ The same three verbs as the stateless era. A session is a plain value; whoever h
 from typing import Any, Final
 
 from dovetail.errors import (
-    InternalError,
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
@@ -15,7 +14,7 @@ from dovetail.errors import (
     UnsupportedRevision,
 )
 from dovetail.protocol import downgrade
-from dovetail.protocol.exchange import Caller, Exchange, Service
+from dovetail.protocol.exchange import Caller, Exchange, Service, check_result
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.topics import UPDATED
 from dovetail.wire import jsonrpc
@@ -129,7 +128,7 @@ def open_session(
         server_info=downgrade.implementation(revision, service.implementation),
         instructions=service.instructions,
     )
-    return Session(caller), jsonrpc.result(message["id"], encode(result))
+    return Session(caller), jsonrpc.response(message["id"], result)
 
 
 def assumed(revision: str | None, principal: Principal | None = None) -> Session:
@@ -144,12 +143,13 @@ def seal(exchange: Exchange, result: Result | bytes, result_limit: int) -> bytes
     if exchange.method == "shutdown":
         return jsonrpc.result(exchange.id, b"null")
     if isinstance(result, bytes):
-        body = result
+        data = jsonrpc.result(exchange.id, result)
     else:
-        body = encode(downgrade.result(exchange.caller.revision, exchange.method, result, wraps=exchange.wraps))
-    if len(body) > result_limit and exchange.method == "tools/call":
-        raise InternalError(f"The result is larger than {result_limit} bytes")
-    return jsonrpc.result(exchange.id, body)
+        result = downgrade.result(exchange.caller.revision, exchange.method, result, wraps=exchange.wraps)
+        data = jsonrpc.response(exchange.id, result)
+    if len(data) > result_limit:
+        check_result(exchange, result, result_limit)
+    return data
 
 
 def refuse(revision: str, id: Id | None, exc: ProtocolError) -> bytes:

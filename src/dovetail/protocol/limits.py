@@ -76,10 +76,10 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     connect: float = 10.0  # to reach the server
     probe: float = 2.0  # for an answer to the first question, before an older way to open is tried beside it
     initialize: float = 30.0  # to start the server and agree with it
-    call: float = 60.0  # tools/call; progress extends it
-    read: float = 30.0  # everything else that is asked
+    call: float = 60.0  # for the result of a tool, since its last progress
+    read: float = 30.0  # for the answer to anything else
     total: float = 600.0  # of one request, however much progress it makes
-    close: float = 5.0  # to leave a server in an orderly way; a process has its own times
+    close: float = 2.0  # to tell a server on the web that its session ends
 
     def __post_init__(self) -> None:
         _positive(self)
@@ -89,16 +89,16 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     """What a server may send or ask; give `Client(limits=ClientLimits(...))` those you want otherwise."""
 
     answer: int = 32 * MiB  # one HTTP answer after decompression, one event, one line
-    pages: int = 100  # of one list
-    items: int = 10_000  # of one list
-    rounds: int = 10  # of questions within one request
-    questions: int = 32  # in one round, or open at the same time
-    waiting: int = 1000  # messages a slow handler of ours has not yet seen; the oldest give way
-    cached: int = 256  # results kept
-    retries: int = 2  # of a request that is safe to repeat
-    reconnects: int = 5  # of a stream, without progress
-    reconnect_after: float = 0.5  # at least, whatever the server says; doubling up to
-    reconnect_most: float = 30.0
+    pages: int = 100  # pages of one list
+    items: int = 10_000  # items of one list
+    rounds: int = 10  # rounds of questions within one request
+    questions: int = 32  # questions in one round, or open at the same time
+    waiting: int = 1000  # messages that a slow handler of yours has not yet seen; the oldest give way
+    cached: int = 256  # results kept while they are fresh
+    retries: int = 2  # further tries of a request that is safe to repeat
+    reconnects: int = 5  # further tries of a stream that brings nothing
+    reconnect_after: float = 0.5  # seconds before a connection is tried again, at least; doubled each time
+    reconnect_most: float = 30.0  # seconds before a connection is tried again, at most
 
     def __post_init__(self) -> None:
         _positive(self)

@@ -8,18 +8,17 @@ from typing import Any, Final
 
 from dovetail.errors import (
     HeaderMismatch,
-    InternalError,
     InvalidParams,
     MethodNotFound,
     ProtocolError,
     UnsupportedRevision,
     clip,
 )
-from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole
+from dovetail.protocol.exchange import NO_CAPABILITIES, Caller, Exchange, Whole, check_result
 from dovetail.protocol.headers import decode_value
 from dovetail.protocol.principal import Principal
 from dovetail.wire import jsonrpc
-from dovetail.wire.codec import convert, encode
+from dovetail.wire.codec import convert, encode, raw
 from dovetail.wire.jsonrpc import Id
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LEVELS, severity
@@ -56,7 +55,9 @@ class Modern:
         self._all = tuple(reversed([one for one in revisions if one != DRAFT]))
         self._server_info = implementation
         self._result_limit = result_limit
-        self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": {SERVER_INFO: implementation}})[:-1]
+        meta = {SERVER_INFO: implementation}
+        self._meta = raw(encode(meta))  # as it stands in nearly every result
+        self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": meta})[:-1]
 
     def admit(
         self, message: dict[str, Any], headers: Mapping[bytes, bytes] | None, principal: Principal | None = None
@@ -81,23 +82,27 @@ class Modern:
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
         if isinstance(result, bytes):
-            own = type(result) is Whole
+            data = self._seal_bytes(exchange.id, result)
         else:
-            own = result.meta is not None or result.result_type is not None
-        body = result if isinstance(result, bytes) else encode(self._stamped(result) if own else result)
-        if len(body) > self._result_limit and exchange.method == "tools/call":
-            raise InternalError(f"The result is larger than {self._result_limit} bytes")
-        if own:
-            return jsonrpc.result(exchange.id, body)
-        if len(body) == 2:
-            return b"".join((_HEAD, encode(exchange.id), self._stamp, b"}}"))
-        # From a view, a large result is copied once and not twice; for a small one the view would cost more.
-        rest = memoryview(body)[1:] if len(body) > _LARGE else body[1:]
-        return b"".join((_HEAD, encode(exchange.id), self._stamp, b",", rest, b"}"))
+            plain = result.meta is None and result.result_type is None
+            stamped = replace(result, meta=self._meta, result_type=COMPLETE) if plain else self._stamped(result)
+            data = jsonrpc.response(exchange.id, stamped)
+        if len(data) > self._result_limit:
+            check_result(exchange, result, self._result_limit)
+        return data
 
     def _stamped(self, result: Result) -> Result:
         meta = {SERVER_INFO: self._server_info} | (result.meta or {})
         return replace(result, meta=meta, result_type=result.result_type or COMPLETE)
+
+    def _seal_bytes(self, id: Id, body: bytes) -> bytes:
+        if type(body) is Whole:
+            return jsonrpc.result(id, body)
+        if len(body) == 2:
+            return b"".join((_HEAD, encode(id), self._stamp, b"}}"))
+        # From a view, a large result is copied once and not twice; for a small one the view would cost more.
+        rest = memoryview(body)[1:] if len(body) > _LARGE else body[1:]
+        return b"".join((_HEAD, encode(id), self._stamp, b",", rest, b"}"))
 
     def refuse(self, id: Id | None, exc: ProtocolError) -> bytes:
         """The error response."""

@@ -40,7 +40,7 @@ class Principal(str):
         made.subject = subject or client_id or ""
         made.issuer = issuer
         made.client_id = client_id
-        made.scopes = frozenset((scopes,) if isinstance(scopes, str) else scopes)
+        made.scopes = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
         made.claims = dict(claims or {})
         made.expires_at = expires_at
         return made

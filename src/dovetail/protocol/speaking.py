@@ -3,12 +3,15 @@
 The stateless era's `_meta` says the same thing every time, so it is encoded once.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from dovetail.errors import (
+    InternalError,
     InvalidParams,
     MCPError,
+    MethodNotFound,
     MissingCapability,
     NotFound,
     PeerError,
@@ -17,6 +20,7 @@ from dovetail.errors import (
     ToolError,
     Unauthorized,
 )
+from dovetail.protocol.channel import step
 from dovetail.protocol.headers import encode_value
 from dovetail.protocol.modern import METHOD_HEADER, NAME_HEADER, VERSION_HEADER
 from dovetail.wire import jsonrpc
@@ -67,7 +71,10 @@ class Speaker:
             both.pop(PROGRESS_TOKEN, None)
             inner = encode(both)[1:-1]
             comma = b"," if inner else b""
-        own = encode(params)[:-1] if params else b"{"
+        try:
+            own = encode(params)[:-1] if params else b"{"
+        except (TypeError, ValueError, OverflowError) as exc:
+            raise type(exc)(f"what is given to {step(method, params)} cannot be sent as JSON: {exc}") from None
         return b"".join(
             (
                 b'{"jsonrpc":"2.0","id":',
@@ -129,19 +136,69 @@ _MISSING: Final = {
     "resources/read": frozenset({-32002, -32001}),
     "resources/subscribe": frozenset({-32002, -32001}),
 }
+# Where there is no code of its own for it, words tell: those of the specification's examples, and those of other SDKs.
+# spec: tools#error-handling
+_NAMED: Final = {
+    "tools/call": ("tool",),
+    "prompts/get": ("prompt",),
+    "resources/read": ("resource",),
+    "resources/subscribe": ("resource",),
+    "completion/complete": ("prompt", "resource"),
+}
+_SAYS_MISSING: Final = re.compile(
+    r"(?:MCP error -?\d+: )?"
+    r"(?:(?:unknown|no such) (tool|prompt|resource)\b|(tool|prompt|resource)\b.{0,300} not found\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNCODED: Final = frozenset({InvalidParams.code, InternalError.code, -32000, -32002, 0})
 _DRAFT_MISSING: Final = frozenset({-32002, -32003, -32004})
 _UNAUTHORIZED: Final = -32003
 _RATE_LIMITED: Final = frozenset({-32004, 429})
 _EXECUTION: Final = -32002
 
 
-_UNDECLARED: Final = "give the client a handler for it: elicit=, elicit_url=, sample= or roots="
+_HANDLERS: Final = {"sampling": "sample=", "roots": "roots="}
+
+
+def _undeclared(data: Any) -> str:
+    needed = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    names = [
+        ("elicit_url=" if "url" in (inner or ()) else "elicit=") if name == "elicitation" else _HANDLERS[name]
+        for name, inner in (needed.items() if isinstance(needed, dict) else ())
+        if name == "elicitation" or name in _HANDLERS
+    ]
+    return f"give the client a handler for it: {' and '.join(names) or 'elicit=, elicit_url=, sample= or roots='}"
+
+
+_ABSENT: Final = {
+    "tools": "this server offers no tools",
+    "prompts": "this server offers no prompts",
+    "resources": "this server offers no resources",
+    "resources/subscribe": "this server does not tell when a resource changes",
+    "completion": "this server completes no arguments",
+    "logging": "this server sends no log messages",
+}
 
 
 def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
     """The exception an error response stands for."""
     error: MCPError = _kind(revision, method, failure)(failure.code, failure.message, failure.data)
-    return error.at(hint=_UNDECLARED if failure.code == MissingCapability.code else None)
+    return error.at(hint=_hint(method, failure.code, failure.data))
+
+
+def _hint(method: str, code: int, data: Any) -> str | None:
+    if code == MissingCapability.code:
+        return _undeclared(data)
+    row = METHODS.get(method)
+    if code == MethodNotFound.code and row is not None and row.sender == "client":
+        return _ABSENT.get(method) or _ABSENT.get(method.partition("/")[0])
+    return None
+
+
+def says_missing(method: str, words: str) -> bool:
+    """Whether a server's words say that there is no such tool, prompt or resource."""
+    said = _SAYS_MISSING.match(words)
+    return said is not None and (said[1] or said[2]).lower() in _NAMED.get(method, ())
 
 
 def _kind(revision: str | None, method: str, failure: Failure) -> Any:
@@ -150,6 +207,8 @@ def _kind(revision: str | None, method: str, failure: Failure) -> Any:
     if code == InvalidParams.code and method in _MISSING and type(failure.data) is dict and "uri" in failure.data:
         return NotFound
     if code in _MISSING.get(method, ()) or (revision == DRAFT and code in _DRAFT_MISSING):
+        return NotFound
+    if code in _UNCODED and says_missing(method, failure.message):
         return NotFound
     if code in _RATE_LIMITED:
         return RateLimited

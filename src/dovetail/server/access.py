@@ -32,11 +32,28 @@ class Rules:
 
     def __init__(self, *, show_locked: bool) -> None:
         self._rules: dict[tuple[str, str], Access] = {}
+        self._tagged: list[tuple[frozenset[str], Access]] = []
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
-    def set(self, kind: str, name: str, access: Access) -> None:
-        """The rule of a tool, a resource, a template or a prompt."""
-        self._rules[kind, name] = access
+    def add(self, kind: str, name: str, access: Access) -> None:
+        """One more rule about a tool, a resource, a template or a prompt; all of them hold."""
+        self._rules[kind, name] = _both(self._rules.get((kind, name)), access)
+
+    def add_tagged(self, tags: Iterable[str], access: Access) -> None:
+        """A rule about whatever has one of these tags, now or later."""
+        self._tagged.append((frozenset(tags), access))
+
+    @property
+    def by_tag(self) -> bool:
+        """Whether there are rules about tags."""
+        return bool(self._tagged)
+
+    def tagged(self, tags: Iterable[str]) -> Access | None:
+        """The rule about something with these tags; None if there is none."""
+        found: Access | None = None
+        for wanted, access in self._tagged:
+            found = found if wanted.isdisjoint(tags) else _both(found, access)
+        return found
 
     def drop(self, kind: str, name: str) -> None:
         """It is not there any more."""
@@ -49,27 +66,39 @@ class Rules:
     def check(self, kind: str, name: str, principal: Principal | None) -> bool:
         """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
         access = self._rules.get((kind, name))
-        if access is None:
-            return True
-        if not _visible(access, name, principal):
-            return False
-        held = principal.scopes if principal is not None else frozenset[str]()
-        if not held.issuperset(access.scopes):
-            raise InsufficientScope(access.scopes)
-        return True
+        return access is None or admitted(access, name, principal)
 
     def shown(self, kind: str, items: Mapping[str, V], principal: Principal | None) -> Mapping[str, V] | None:
         """Those of the items this caller is shown; None if no rule is about any of them."""
         rules = {name: access for name in items if (access := self._rules.get((kind, name))) is not None}
         if not rules:
             return None
-        return {name: item for name, item in items.items() if self._listed(rules.get(name), name, principal)}
+        return {name: item for name, item in items.items() if self.lists(rules.get(name), name, principal)}
 
-    def _listed(self, access: Access | None, name: str, principal: Principal | None) -> bool:
+    def lists(self, access: Access | None, name: str, principal: Principal | None) -> bool:
+        """Whether something with this rule is listed for this caller."""
         if access is None:
             return True
         held = principal.scopes if principal is not None else frozenset[str]()
         return (self._show_locked or held.issuperset(access.scopes)) and _visible(access, name, principal)
+
+
+def admitted(access: Access, name: str, principal: Principal | None) -> bool:
+    """Whether something with this rule is there for this caller; InsufficientScope if only scopes are missing."""
+    if not _visible(access, name, principal):
+        return False
+    held = principal.scopes if principal is not None else frozenset[str]()
+    if not held.issuperset(access.scopes):
+        raise InsufficientScope(access.scopes)
+    return True
+
+
+def _both(one: Access | None, other: Access) -> Access:
+    if one is None:
+        return other
+    rules = [rule for rule in (one.visible, other.visible) if rule is not None]
+    scopes = tuple(dict.fromkeys((*one.scopes, *other.scopes)))
+    return Access(scopes, (lambda principal: all(rule(principal) for rule in rules)) if rules else None)
 
 
 def _visible(access: Access, name: str, principal: Principal | None) -> bool:

@@ -130,13 +130,19 @@ def _misfits(place: _Place, value: Any) -> Iterator[str]:
         return
     found = fitting(schemas, value)
     if not found:
-        yield f"`{place.path}`: expected {_alternatives(schemas)}, got `{_type_name(value)}`"
+        what = "text that is no such JSON" if _is_broken(schemas, value) else f"`{_type_name(value)}`"
+        yield f"`{place.path}`: expected {_alternatives(schemas)}, got {what}"
     elif len(found) == 1 or place.branches >= _MAX_BRANCHES:
         yield from _inside(place._replace(schema=found[0]), value)
     else:
         # Each alternative may branch again, so the effort grows with the power of how often it has.
         branched = place._replace(branches=place.branches + 1)
         yield from min(([*_inside(branched._replace(schema=schema), value)] for schema in found), key=len)
+
+
+def _is_broken(schemas: Sequence[Schema], value: Any) -> bool:
+    """Whether a text tried to be an object or an array; nothing else could be meant where one has to stand."""
+    return isinstance(value, str) and all(schema["type"] in ("object", "array", "null") for schema in schemas)
 
 
 def _inside(place: _Place, value: Any) -> Iterator[str]:

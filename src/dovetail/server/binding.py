@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.server.context import Context
-from dovetail.server.runner import Limited, Revealing, Runner
+from dovetail.server.runner import Limited, Resolving, Revealing, Runner, may_give_coroutine
 from dovetail.server.signature import Signature, compile_signature
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def _runner(function: Callable[..., Any], plan: "Plan | None", timeout: float | 
 
         runner = Streaming(function, timeout=timeout, inline=inline)
     else:
-        runner = Runner(function, timeout=timeout, inline=inline)
+        kind = Resolving if may_give_coroutine(function) else Runner
+        runner = kind(function, timeout=timeout, inline=inline)
     if plan is None:
         return runner
     from dovetail.server.inject import Injecting

@@ -4,7 +4,8 @@ It speaks to the caller (progress, log messages, questions) and tells about the 
 era or the transport.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from dovetail.errors import InsufficientScope, MissingCapability
@@ -28,6 +29,24 @@ if TYPE_CHECKING:
     State = TypeVarWithDefault("State", default=Any)  # so that a plain `Context` is complete to a type checker
 else:
     State = TypeVar("State")
+
+
+class Headers(Mapping[str, str]):
+    """HTTP headers as text."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Mapping[bytes, bytes]) -> None:
+        self._raw = raw  # names in lower case
+
+    def __getitem__(self, name: str) -> str:
+        return self._raw[name.lower().encode()].decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode("latin-1") for name in self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
 
 class Context(Generic[State]):
@@ -73,9 +92,39 @@ class Context(Generic[State]):
         return self.exchange.meta
 
     @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        """The HTTP headers, lower-case names; empty on other transports."""
-        return self.exchange.headers or {}
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers of the request, in any spelling of their names; empty on other transports."""
+        return Headers(self.exchange.headers or {})
+
+    def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """What a plain function writes for `await`: `ctx.wait(ctx.progress(1))`. It runs in a thread and cannot await.
+
+        Raises:
+            RuntimeError: there is an event loop here already, as in an `inline` function.
+            concurrent.futures.CancelledError: the call has been stopped.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(self._within(awaited), self.exchange.task.get_loop()).result()
+        awaited.close()
+        raise RuntimeError("Context.wait is for plain functions, in threads: here, write `await`")
+
+    async def _within(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Waits no longer than the call lasts."""
+        if self.exchange.task.done():
+            awaited.close()
+            raise asyncio.CancelledError
+        own: Any = asyncio.current_task()
+
+        def over(_: Any) -> None:
+            own.cancel()
+
+        self.exchange.task.add_done_callback(over)
+        try:
+            return await awaited
+        finally:
+            self.exchange.task.remove_done_callback(over)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the work is. Goes nowhere if the caller did not ask; a value that does not rise is left out."""

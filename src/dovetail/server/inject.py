@@ -7,7 +7,7 @@ runs once, generators are cleaned up when the call is over, and the model sees n
 import contextlib
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, NamedTuple
 
@@ -34,6 +34,35 @@ class Depends:
         self.shared = shared
 
 
+Replaced = Mapping[Callable[..., Any], Callable[..., Any]]
+
+_REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+@contextlib.contextmanager
+def override(dependency: Callable[..., Any], by: Callable[..., Any]) -> Generator[None]:
+    """Have another function fill what depends on one, in every server of this process, as long as the context lasts.
+
+    What stands in may be anything `Depends` takes; the other one and what only it depends on are not run.
+    """
+    _check_function(dependency, f"override takes the function a Depends was given, not {dependency!r}")
+    _check_function(by, f"override takes a function that returns the value: write lambda: {by!r}")
+    before = _REPLACED.get(dependency)
+    _REPLACED[dependency] = by
+    try:
+        yield
+    finally:
+        if before is None:
+            del _REPLACED[dependency]
+        else:
+            _REPLACED[dependency] = before
+
+
+def _check_function(given: Any, text: str) -> None:
+    if not callable(given):
+        raise TypeError(text)
+
+
 class _Step(NamedTuple):
     """One function to run: where its parameters come from."""
 
@@ -47,7 +76,10 @@ class _Step(NamedTuple):
 class Plan:
     """All that has to run before a function, in order, and which of its parameters that fills."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], replaced: Replaced | None = None) -> None:
+        self._function = function
+        self._replaced: Replaced = replaced or {}
+        self._names: Collection[str] = ()
         self._where = where_is(function)
         self._steps: dict[object, _Step] = {}
         self._open: list[Callable[..., Any]] = []
@@ -57,6 +89,7 @@ class Plan:
 
     def check(self, names: Collection[str]) -> None:
         """Refuse functions that want what nobody can give them; TypeError."""
+        self._names = names
         for step in self._steps.values():
             for name in step.arguments:
                 if name not in names:
@@ -66,9 +99,17 @@ class Plan:
                         "give it a default"
                     )
 
+    def current(self) -> "Plan":
+        """This plan, or one with those dependencies replaced that are replaced now."""
+        if not _REPLACED:
+            return self
+        plan = Plan(self._function, _REPLACED)
+        plan.check(self._names)
+        return plan
+
     def _add(self, mark: Depends) -> object:
-        function = mark.function
-        key: object = function if mark.shared else mark
+        function = self._replaced.get(mark.function, mark.function)
+        key: object = mark.function if mark.shared else mark
         if function in self._open:
             raise TypeError(f"{self._where}: the dependency {where_is(function)} depends on itself")
         if key in self._steps:
@@ -133,8 +174,9 @@ class Injecting(Runner):
     async def _after_all(
         self, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
     ) -> Any:
+        plan = self._plan.current()
         async with AsyncExitStack() as stack:
-            kwargs |= await self._plan.run(stack, context, lambda: self._plan.named(args, kwargs), threads, origin)
+            kwargs |= await plan.run(stack, context, lambda: plan.named(args, kwargs), threads, origin)
             args = (context, *args) if self._inner.takes_context else args
             return await self._inner(args, kwargs, threads, origin)
 

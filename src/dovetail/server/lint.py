@@ -1,9 +1,10 @@
 """Lint: what hosts and models may stumble over in a server's tools, and what the tools cost in tokens.
 
-Quiet: nothing is logged, nothing refused. Whoever wants to know asks.
+Quiet unless asked, and nothing is refused.
 """
 
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,6 +14,8 @@ from dovetail.server.tool import Tool
 from dovetail.wire import tools
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
+
+log = logging.getLogger("dovetail")
 
 _BYTES_A_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
 
@@ -30,6 +33,14 @@ class ToolReport(Struct, frozen=True):
     name: str
     tokens: int
     findings: list[Finding]
+
+
+def tell(tool: Tool) -> None:
+    """Log what there is to say about a tool that is being registered, if there is anything."""
+    found = report(tool)
+    if found.findings:
+        texts = "; ".join(f"{one.about}: {one.text}" for one in found.findings)
+        log.warning("%s, about %d tokens: %s", tool.signature.where, found.tokens, texts)
 
 
 def report(tool: Tool, rules: Sequence[str] = ()) -> ToolReport:

@@ -20,6 +20,7 @@ from dovetail.wire.content import (
 
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 
+_PNG_MODES: Final = ("1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA")
 BYTES: Final = (bytes, bytearray, memoryview)
 _UNKNOWN: Final = "application/octet-stream"
 _BEGINNINGS: Final = (
@@ -125,7 +126,7 @@ def is_media(kind: Any) -> bool:
     """Whether an annotation names something this module makes content of."""
     if not isinstance(kind, type):
         return False
-    return issubclass(kind, MEDIA) or is_path(kind) or _is_picture(kind) or _is_figure(kind)
+    return issubclass(kind, MEDIA) or is_path(kind) or _is_picture(kind) or _is_figure(kind) or _is_axes(kind)
 
 
 def to_media(value: Any) -> Image | Audio | File | None:
@@ -138,7 +139,10 @@ def to_media(value: Any) -> Image | Audio | File | None:
         return _fitting(*_read(value))
     if _is_picture(type(value)):
         form = value.format if getattr(value, "format", None) in ("JPEG", "GIF", "WEBP") else "PNG"
-        return Image(_saved(value.save, format=form))
+        shown = value if form != "PNG" or value.mode in _PNG_MODES else value.convert("RGB")
+        return Image(_saved(shown.save, format=form))
+    if _is_axes(type(value)):
+        value = value.figure
     if _is_figure(type(value)):
         return Image(_saved(value.savefig, format="png", bbox_inches="tight"))
     return None
@@ -212,3 +216,7 @@ def _is_picture(kind: type) -> bool:
 
 def _is_figure(kind: type) -> bool:
     return any(one.__module__ == "matplotlib.figure" and one.__name__ == "Figure" for one in kind.__mro__)
+
+
+def _is_axes(kind: type) -> bool:
+    return any(one.__module__.startswith("matplotlib.axes") and one.__name__ == "Axes" for one in kind.__mro__)

@@ -6,8 +6,8 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dovetail.errors import (
     InvalidParams,
@@ -22,11 +22,11 @@ from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.mounting import Hear, Kind, Mountable
+from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
-from dovetail.server.naming import Names, relinked
+from dovetail.server.naming import Names, relinked, tags_of
 from dovetail.server.templates import Template
 from dovetail.server.tool import error_result
-from dovetail.server.transforms import Transform
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -34,6 +34,9 @@ from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesRe
 from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import ListToolsResult
+
+if TYPE_CHECKING:  # loaded once something is not for everyone
+    from dovetail.server.access import Access, Rules
 
 log = logging.getLogger("dovetail")
 
@@ -59,6 +62,8 @@ class Place(Protocol):
     def limits(self) -> Limits: ...
     @property
     def changes(self) -> Changes: ...
+    @property
+    def rules(self) -> "Rules | None": ...
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -69,6 +74,7 @@ class Place(Protocol):
     async def work_on(self, exchange: Exchange) -> Result | bytes: ...
     def heard(self, method: str, uri: str | None) -> None: ...
     def changed(self, *lists: str) -> None: ...
+    def readable(self, uri: str, principal: Principal | None) -> bool: ...
 
 
 def leads_to(server: Place, other: Place) -> bool:
@@ -82,9 +88,12 @@ def leads_to(server: Place, other: Place) -> bool:
 class Mount:
     """One server mounted on another."""
 
-    def __init__(self, target: Mountable, names: Names, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, target: Mountable, names: Names, stop: Callable[[], None], access: "Access | None" = None
+    ) -> None:
         self.target = target
         self.names = names
+        self.access = access  # who it is for; None is everyone
         self.stop_following = stop
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
 
@@ -117,12 +126,9 @@ class Mounts:
             "subscriptions/listen": self._listen,
         }
 
-    def add(
-        self, target: Mountable, prefix: str | Names, transforms: Mapping[str, Transform], tags: Collection[str]
-    ) -> Callable[[], None]:
+    def add(self, target: Mountable, names: Names, access: "Access | None" = None) -> Callable[[], None]:
         """Mount a server; call what is returned to take it off again."""
-        names = prefix if isinstance(prefix, Names) else Names(prefix, transforms, tags)
-        mount = Mount(target, names, target.follow(self._hearing(names)))
+        mount = Mount(target, names, target.follow(self._hearing(names)), access)
         self._mounts.append(mount)
 
         def unmount() -> None:
@@ -189,10 +195,20 @@ class Mounts:
     async def listed(self, kind: Kind, exchange: Exchange) -> dict[str, Any]:
         """Everything there is for this caller; of two things of one name, the first."""
         found = self._server.own(kind, exchange)
-        for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in tuple(self._mounts))):
+        principal = exchange.caller.principal
+        mounts = [mount for mount in self._mounts if self._lists(mount.access, mount.target.name, principal)]
+        for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                found.setdefault(name, declaration)
+                if self._lists(self._tagged(declaration), name, principal):
+                    found.setdefault(name, declaration)
         return found
+
+    def _lists(self, access: "Access | None", name: str, principal: Principal | None) -> bool:
+        return access is None or self._server.rules is None or self._server.rules.lists(access, name, principal)
+
+    def _tagged(self, declaration: Any) -> "Access | None":
+        """The rule of this server about something with such tags."""
+        return None if self._server.rules is None else self._server.rules.tagged(tags_of(declaration))
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -218,13 +234,13 @@ class Mounts:
         able: list[tuple[Mount, str]] = []
         for mount in self._mounts:
             inner = mount.names.inward(kind, name)
-            if inner is None:
+            if inner is None or not _admits(mount.access, name, exchange):
                 continue
             if not mount.target.distant and await self._has(mount, kind, inner, exchange):
                 return mount, inner
             if mount.target.distant:
                 able.append((mount, inner))
-        if len(able) == 1 and able[0][0].names.certain:
+        if len(able) == 1 and able[0][0].names.certain and not self._picks:
             return able[0]
         return await self._first(kind, able, exchange)
 
@@ -239,13 +255,32 @@ class Mounts:
         """Whether a mount has it and offers it here."""
         if not await mount.target.holds(kind, inner, exchange):
             return False
-        if not mount.names.picks:
+        if not mount.names.picks and not self._picks:
             return True
         declared = (await mount.target.listed(kind, exchange)).get(inner)
         if declared is not None or kind != "resource":
-            return mount.names.allows(declared)
+            return self._allows(mount, declared, inner, exchange)
         templates = await mount.target.listed("resource template", exchange)
-        return any(mount.names.allows(one) and Template(uri).match(inner) for uri, one in templates.items())
+        found = [one for uri, one in templates.items() if Template(uri).match(inner)]
+        return any(self._allows(mount, one, inner, exchange) for one in found)
+
+    @property
+    def _picks(self) -> bool:
+        """Whether tags decide here who may use something, so that they have to be known."""
+        return self._server.rules is not None and self._server.rules.by_tag
+
+    def _allows(self, mount: Mount, declared: Any, inner: str, exchange: Exchange) -> bool:
+        return mount.names.allows(declared) and _admits(self._tagged(declared), inner, exchange)
+
+    def readable(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
+        for mount in self._mounts:
+            inner = mount.names.inward("resource", uri)
+            if inner is None or self._picks or not self._lists(mount.access, uri, principal):
+                continue
+            if not isinstance(mount.target, Local) or mount.target.server.readable(inner, principal):
+                return True
+        return False
 
     # Requests for something by name
 
@@ -359,6 +394,14 @@ class Mounts:
         finally:
             for stop in stops:
                 stop()
+
+
+def _admits(access: "Access | None", name: str, exchange: Exchange) -> bool:
+    if access is None:
+        return True
+    from dovetail.server.access import admitted
+
+    return admitted(access, name, exchange.caller.principal)
 
 
 class Local:

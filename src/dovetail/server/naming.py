@@ -73,10 +73,7 @@ class Names:
 
     def allows(self, declaration: Any) -> bool:
         """Whether something is offered here, by its tags."""
-        if not self._tags:
-            return True
-        meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
-        return not self._tags.isdisjoint(meta.get(TAGS) or ())
+        return not self._tags or not self._tags.isdisjoint(tags_of(declaration))
 
     def shown(self, kind: Kind, declarations: Mapping[str, Any]) -> dict[str, Any]:
         """What is listed here of what is listed there."""
@@ -91,6 +88,12 @@ class Names:
             except ValueError as exc:  # one that cannot be shown must not cost the others their list
                 log.error("%s is left out: %s", clip(name), exc)
         return found
+
+
+def tags_of(declaration: Any) -> list[str]:
+    """The tags that something was published with."""
+    meta: dict[str, Any] = getattr(declaration, "meta", None) or {}
+    return meta.get(TAGS) or []
 
 
 def _called(declaration: Any, name: str) -> Any:

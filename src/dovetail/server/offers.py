@@ -3,7 +3,7 @@
 Everything registered is compiled on the spot, so that a mistake shows where it was made. Knows nothing of requests.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
@@ -22,7 +22,7 @@ from dovetail.wire.meta import valid_key
 from dovetail.wire.shape import Wire, replace
 
 if TYPE_CHECKING:  # what few servers use is loaded by those who do
-    from dovetail.server.access import Access, Rules
+    from dovetail.server.access import Access, Predicate, Rules
     from dovetail.server.lint import ToolReport
     from dovetail.server.offload import Offload, Shelf
 
@@ -44,6 +44,7 @@ class Offers:
         extensions: dict[str, Any] | None,
         offload: "Offload | None",
         profile: str | None,
+        lint: bool,
         show_locked: bool,
     ) -> None:
         self.changes = Changes()
@@ -60,6 +61,7 @@ class Offers:
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
+        self._lint = lint
         self._show_locked = show_locked
         self._rules: Rules | None = None  # who may use what, once something is not for everyone
         self._shelf = None if offload is None else self._keeping(offload)
@@ -86,6 +88,10 @@ class Offers:
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
+        if self._lint:
+            from dovetail.server.lint import tell
+
+            tell(tool)
 
     def remove_tool(self, name: str) -> None:
         """Stop offering a tool."""
@@ -188,16 +194,49 @@ class Offers:
         """Stop offering, without forgetting, what `enable` would offer again."""
         self._switch(names, tags, enabled=False)
 
+    def restrict(
+        self,
+        *names: str,
+        tags: Collection[str] = (),
+        scopes: Collection[str] = (),
+        visible: "Predicate | None" = None,
+    ) -> None:
+        """Say who may see and use things: those of some names or URIs, or with one of the tags, now and later.
+
+        A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, and
+        those by tag hold for what is mounted here too.
+        """
+        from dovetail.server.access import access
+
+        if not (names or tags) or not (scopes or visible):
+            raise ValueError("restrict takes names or tags=, and scopes= or visible=")
+        rule = access(scopes, visible)
+        meant = [*self._meant(names, tags)]
+        rules = self._ruled()
+        if tags:
+            rules.add_tagged(tags, rule)
+        for kind, name, _ in meant:
+            rules.add(kind, name, rule)
+        self.changed(*{_LIST_OF[kind] for kind, _, _ in meant} if not tags else _LISTS)
+
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
+        for _, one in other:
+            one.enabled = enabled
+        for kind in dict.fromkeys(kind for kind, _ in other):
+            self._refresh(kind)
+
+    def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
+        """What has one of the names or tags: its kind, its name or URI, and itself."""
+        if isinstance(tags, str):
+            raise TypeError(f"tags are several: write tags=[{tags!r}]")
         known = {name for registered in self._all.values() for name in registered}
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
         for kind, registered in self._all.items():
-            meant = [one for name, one in registered.items() if name in names or not one.tags.isdisjoint(tags)]
-            if any(one.enabled is not enabled for one in meant):
-                for one in meant:
-                    one.enabled = enabled
-                self._refresh(kind)
+            for name, one in registered.items():
+                if name in names or not one.tags.isdisjoint(tags):
+                    yield kind, name, one
 
     def _keeping(self, policy: "Offload") -> "Shelf":
         from dovetail.server.offload import TEMPLATE, Shelf
@@ -212,19 +251,21 @@ class Offers:
             raise ValueError(f"a {kind} called {name!r} is already registered")
         self._all[kind][name] = made
         if access is not None:
-            self._restrict(kind, name, access)
+            self._ruled().add(kind, name, access)
+        if self._rules is not None and (tagged := self._rules.tagged(made.tags)) is not None:
+            self._rules.add(kind, name, tagged)
         if made.enabled and kind != "resource template":
             self._registry(kind)[name] = made
             self.changed(_LIST_OF[kind])
         else:
             self._refresh(kind)
 
-    def _restrict(self, kind: str, name: str, access: "Access") -> None:
+    def _ruled(self) -> "Rules":
         from dovetail.server.access import Rules
 
         if self._rules is None:
             self._rules = Rules(show_locked=self._show_locked)
-        self._rules.set(kind, name, access)
+        return self._rules
 
     def _unregister(self, kind: str, name: str) -> None:
         del self._all[kind][name]

@@ -6,18 +6,19 @@ No value can leave its segment of the path, add a parameter or a header, or reac
 import base64
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
 from dovetail.errors import ToolError, TransportError, clip
 from dovetail.protocol.web import Send, WebReply, WebRequest
 from dovetail.server.context import Context
-from dovetail.server.media import File
+from dovetail.server.media import File, Image
 from dovetail.server.specification import Operation, Parameter
 from dovetail.wire.codec import encode
 
 MAX_REPLY: Final = 4 * 1024 * 1024
+_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _BOUNDARY: Final = "dovetail-9f1c2b7ae64d"
 
 
@@ -65,7 +66,9 @@ class Operating:
                 case "path":
                     path = path.replace("{" + one.name + "}", _segment(one, value))
                 case "query":
-                    query += _pairs(one, value)
+                    pairs = _pairs(one, value)
+                    self._check_own(one, pairs)
+                    query += pairs
                 case "header":
                     headers[one.name] = _header(one, value)
                 case "cookie":
@@ -80,6 +83,12 @@ class Operating:
         url = self._base + path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         return WebRequest(operation.method, url, headers, data)
 
+    def _check_own(self, one: Parameter, pairs: list[tuple[str, str]]) -> None:
+        """An object written out as parameters must not pass for another one."""
+        others = {other.name for other in self._operation.parameters if other.place == "query"} - {one.name}
+        if one.explode and one.style == "form" and not others.isdisjoint(name for name, _ in pairs):
+            raise ToolError(f"Invalid arguments. {one.argument} holds a name that is a parameter of its own.")
+
     def _body(self, arguments: Mapping[str, Any], members: dict[str, Any], headers: dict[str, str]) -> bytes:
         operation = self._operation
         if operation.body is None or (operation.whole is not None and operation.whole not in arguments):
@@ -93,7 +102,8 @@ class Operating:
             return urlencode([(name, _text(one)) for name, one in flat.items()]).encode()
         if operation.body.startswith("multipart/"):
             headers["Content-Type"] = f"multipart/form-data; boundary={_BOUNDARY}"
-            return _multipart(value if isinstance(value, Mapping) else {"value": value})
+            files = {one.name for one in operation.parameters if one.file}
+            return _multipart(value if isinstance(value, Mapping) else {"value": value}, files)
         return value.encode() if isinstance(value, str) else encode(value)
 
     def _value(self, reply: WebReply) -> Any:
@@ -113,7 +123,7 @@ class Operating:
                 raise ToolError("The service answered with something that is not the JSON it announces") from None
         if kind.startswith("text/") or not kind:
             return reply.body.decode("utf-8", "replace")
-        return File(reply.body, mime_type=kind)
+        return (Image if kind in _PICTURES else File)(reply.body, mime_type=kind)
 
 
 def _text(value: Any) -> str:
@@ -160,18 +170,26 @@ def _header(one: Parameter, value: Any) -> str:
     return text
 
 
-def _multipart(fields: Mapping[str, Any]) -> bytes:
-    """A form; a field with `data` in base64 is a file."""
+def _multipart(fields: Mapping[str, Any], files: Collection[str]) -> bytes:
+    """A form; some fields are files in base64, and so is one with `data`."""
     parts: list[bytes] = []
     for name, value in fields.items():
         head = f'Content-Disposition: form-data; name="{quote(name, safe=" ")}"'
-        if isinstance(value, dict) and isinstance(value.get("data"), str):
-            file = quote(str(value.get("filename", "file")), safe=" ")
-            head += f'; filename="{file}"\r\nContent-Type: application/octet-stream'
-            data = base64.b64decode(value["data"])
+        file = {"data": value} if name in files and isinstance(value, str) else value
+        if isinstance(file, dict) and isinstance(file.get("data"), str):
+            called = quote(str(file.get("filename", "file")), safe=" ")
+            head += f'; filename="{called}"\r\nContent-Type: application/octet-stream'
+            data = _decoded(name, file["data"])
         else:
             data = _text(value).encode()
         if _BOUNDARY.encode() in data:
             raise ToolError("Invalid arguments. A field holds the mark that separates fields.")
         parts.append(f"--{_BOUNDARY}\r\n{head}\r\n\r\n".encode() + data + b"\r\n")
     return b"".join(parts) + f"--{_BOUNDARY}--\r\n".encode()
+
+
+def _decoded(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ToolError(f"Invalid arguments. {clip(name)} is a file: write it in base64.") from None

@@ -7,6 +7,7 @@ from dovetail.server.binding import bound
 from dovetail.server.options import published
 from dovetail.server.runner import describe, own_name
 from dovetail.wire import prompts as wire
+from dovetail.wire.codec import encode
 from dovetail.wire.content import Icon
 
 
@@ -54,8 +55,18 @@ class Prompt:
             wire.PromptArgument(
                 name=name,
                 title=properties[name].get("title"),
-                description=properties[name].get("description"),
+                description=_told(properties[name]),
                 required=name not in self.signature.defaults,
             )
             for name in self.signature.parameters
         ]
+
+
+def _told(schema: dict[str, Any]) -> str | None:
+    """What is said of an argument; how to write one that is no text but a list, say."""
+    said: str | None = schema.get("description")
+    kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
+    if kinds.isdisjoint(("array", "object")) or "string" in kinds:
+        return said
+    form = {key: value for key, value in schema.items() if key not in ("description", "default")}
+    return f"{said + ' ' if said else ''}As JSON text: {encode(form).decode()}"

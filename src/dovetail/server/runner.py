@@ -42,6 +42,21 @@ class Runner:
         return self.function(*args, **kwargs)
 
 
+class Resolving(Runner):
+    """Runs a plain function that stands around a coroutine function, as decorators do, and awaits what it gives."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: Threads, origin: str | None
+    ) -> Awaitable[Any]:
+        return self._resolved(super().__call__(args, kwargs, threads, origin))
+
+    async def _resolved(self, given: Awaitable[Any]) -> Any:
+        value = await given
+        return await value if inspect.isawaitable(value) else value
+
+
 class Limited(Runner):
     """Runs a function a few times at once; further calls wait for their turn, within their time."""
 
@@ -101,6 +116,11 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     )
+
+
+def may_give_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether a plain function says that it stands for a coroutine function."""
+    return not _is_async(function) and _is_async(inspect.unwrap(_inner(function)))
 
 
 def describe(function: Callable[..., Any]) -> str | None:

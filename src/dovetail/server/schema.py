@@ -45,7 +45,7 @@ def schemas_of(kinds: Sequence[Any], *, output: bool = False) -> tuple[list[dict
     except NameError as exc:
         raise TypeError(f"the name `{exc.name}` in its annotations is not defined in its module") from None
     except TypeError as exc:
-        raise TypeError(_why_not(exc)) from None
+        raise TypeError(why_not(exc)) from None
 
 
 def schema_of(kind: Any, *, output: bool = False) -> dict[str, Any]:
@@ -233,7 +233,9 @@ def _not_awaited(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     if hasattr(value, "close"):
         value.close()  # or Python complains of it once more, later and elsewhere
-    return f"`{name}` was not awaited: write `await` before it, in a function that begins with `async def`"
+    return (
+        f"`{name}` was not awaited: write `await` before it, in an `async def`; in a plain function, Context.wait(...)"
+    )
 
 
 def is_table(kind: Any) -> bool:
@@ -246,7 +248,7 @@ def _rows(value: Any) -> Any:
     if type(value).__name__ == "DataFrame":
         written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
         return msgspec.json.decode(written)  # their own writers say null for what is missing
-    for name in ("tolist", "to_list"):
+    for name in ("tolist", "to_list", "isoformat"):  # the last for a moment, which is a datetime with more to it
         if hasattr(value, name):
             return getattr(value, name)()
     return str(value)
@@ -299,8 +301,11 @@ def _orders(kinds: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
             yield typing.get_args(kind)
 
 
-def _why_not(exc: TypeError) -> str:
+def why_not(exc: TypeError) -> str:
+    """Why an annotation has no JSON form, in one line."""
     text = str(exc).splitlines()[-1]
+    if text.startswith("unhashable"):
+        return "its annotation has no JSON form"
     if "Struct types" in text or "dict-like" in text:
         text += "; JSON cannot tell these apart: use one type, or msgspec Structs with a `tag`"
     return text

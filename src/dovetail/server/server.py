@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
+    from dovetail.server.access import Predicate, Rules
     from dovetail.server.mount import Mounts
     from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
@@ -100,6 +101,7 @@ class Server(Offers):
         offers: Collection[str] = (),
         offload: "Offload | None" = None,
         profile: str | None = None,
+        lint: bool = False,
         experimental: dict[str, Any] | None = None,
         extensions: dict[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
@@ -116,9 +118,10 @@ class Server(Offers):
             extensions=extensions,
             offload=offload,
             profile=profile,
+            lint=lint,
             show_locked=getattr(auth, "show_locked", False),
         )
-        self.auth = auth  # who is served over HTTP: the joint makes a guard of it
+        self.auth = self.checked_auth(auth)  # who is served over HTTP: the joint makes a guard of it
         self.implementation = Implementation(
             name=name, version=version, title=title, description=description, website_url=website_url, icons=icons
         )
@@ -159,6 +162,10 @@ class Server(Offers):
         for function in middleware:
             self.middleware(function)
 
+    def checked_auth(self, auth: Any) -> Any:
+        """What was given as `auth`, if it can guard a server; the joint knows what can."""
+        return auth
+
     @property
     def name(self) -> str:
         """The name the server was given."""
@@ -185,14 +192,18 @@ class Server(Offers):
         *,
         transforms: "Mapping[str, Transform] | None" = None,
         tags: Collection[str] = (),
+        scopes: Collection[str] = (),
+        visible: "Predicate | None" = None,
     ) -> Callable[[], None]:
         """Offer what another server offers, now and later; call what is returned to stop.
 
         target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
-        home; with `tags`, only what has one of them is offered.
+        home; with `tags`, only what has one of them is offered. All of it is for callers with the `scopes`, and for
+        whom `visible`, a function of the principal, is true.
         """
         from dovetail.server.mount import Mounts, leads_to
+        from dovetail.server.naming import Names
 
         if not hasattr(target, "mountable"):
             raise TypeError(f"mount takes a Server, or a Client of one that is elsewhere, not {target!r}")
@@ -204,7 +215,19 @@ class Server(Offers):
             self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         if isinstance(target, Server) and not target._shares_secrets:
             target._sealer = self._sealer  # so that any worker of this server opens what another sealed
-        return self.mounts.add(target.mountable(), prefix, transforms or {}, tags)
+        rule = None
+        if scopes or visible is not None:
+            from dovetail.server.access import access
+
+            rule = access(scopes, visible)
+            self._ruled()
+        names = prefix if isinstance(prefix, Names) else Names(prefix, transforms or {}, tags)
+        return self.mounts.add(target.mountable(), names, rule)
+
+    @property
+    def rules(self) -> "Rules | None":
+        """Who may use what; None where everything is for everyone."""
+        return self._rules
 
     def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
@@ -459,7 +482,9 @@ class Server(Offers):
             return True
         try:
             self._resource_at(uri, principal)
-        except (ResourceNotFound, InsufficientScope):
+        except ResourceNotFound:
+            return self.mounts is not None and self.mounts.readable(uri, principal)
+        except InsufficientScope:
             return False
         return True
 

@@ -33,6 +33,7 @@ from dovetail.server.schema import (
     reasons,
     schemas_of,
     to_json,
+    why_not,
 )
 
 _MOST_STEPS: Final = 100_000
@@ -281,6 +282,8 @@ class _Layout:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             self.further = self._adapted(name, annotation)
             return
+        if annotation is object:
+            annotation = Any
         if type(default).__module__ == "pydantic.fields":
             annotation, default = _unpacked(annotation, default)
         if default is None:
@@ -330,7 +333,7 @@ class _Layout:
         try:
             return adapt(annotation)
         except TypeError as exc:
-            raise TypeError(f"{self.where}: parameter `{name}`: {exc}") from None
+            raise TypeError(f"{self.where}: parameter `{name}`: {why_not(exc)}") from None
 
     def struct(self) -> type[msgspec.Struct]:
         return msgspec.defstruct(

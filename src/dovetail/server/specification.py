@@ -18,6 +18,7 @@ MAX_DOCUMENT: Final = 20 * 1024 * 1024
 MAX_OPERATIONS: Final = 1000
 _NODES: Final = 2000  # schemas written out for one operation; the rest stays referred to
 _DEPTH: Final = 60
+_FILE: Final = {"type": "string", "contentEncoding": "base64"}
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples", "deprecated", "nullable"})
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _OWN_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
@@ -31,6 +32,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     place: Place
     explode: bool = True
     style: str = "form"
+    file: bool = False  # bytes, which arrive as base64
 
 
 class Operation(Struct, frozen=True, kw_only=True):
@@ -169,11 +171,17 @@ def _body(
         if isinstance(rule, Mapping) and rule.get("readOnly"):
             continue
         argument = _free(name, f"{name}_body", properties)
-        properties[argument] = rule
-        parameters.append(Parameter(argument=argument, name=name, place="body"))
+        is_file = media.startswith("multipart/") and _is_file(rule)
+        properties[argument] = _FILE | {"description": rule.get("description") or "In base64."} if is_file else rule
+        parameters.append(Parameter(argument=argument, name=name, place="body", file=is_file))
         if request.get("required") and name in (schema.get("required") or ()):
             required.append(argument)
     return media, None
+
+
+def _is_file(rule: Any) -> bool:
+    told = cast("Mapping[str, Any]", rule) if isinstance(rule, Mapping) else {}
+    return told.get("type") == "string" and (told.get("format") == "binary" or "contentMediaType" in told)
 
 
 def _free(name: str, otherwise: str, taken: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ class _Job:
 
 def _carried(exc: BaseException) -> BaseException:
     # A future refuses to carry StopIteration, and one that carries SystemExit ends the loop.
-    if isinstance(exc, Exception) and not isinstance(exc, StopIteration):
+    if not isinstance(exc, (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)):
         return exc
     carrier = RuntimeError(f"{type(exc).__name__} raised in a thread")
     carrier.__cause__ = exc

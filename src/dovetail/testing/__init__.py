@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dovetail.server.inject import override as override
     from dovetail.testing.faults import Fault as Fault
     from dovetail.testing.faults import Faults as Faults
     from dovetail.testing.joining import connect as connect
@@ -21,6 +22,7 @@ _HOMES = {
     "Traffic": "dovetail.testing.traffic",
     "connect": "dovetail.testing.joining",
     "connect_sync": "dovetail.testing.joining",
+    "override": "dovetail.server.inject",
     "record": "dovetail.testing.traffic",
     "serve": "dovetail.testing.joining",
 }

@@ -4,13 +4,14 @@ Depends on no plugin for asynchronous tests: `mcp_client` makes a context for wh
 `mcp_sync_client` needs none.
 """
 
+import inspect
 import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -55,11 +56,34 @@ def _marked(item: Any) -> dict[str, Any]:
     """What the markers say; the nearest wins."""
     found: dict[str, Any] = {}
     for marker in item.iter_markers("mcp"):
+        _check(marker, item)
         given = dict(marker.kwargs)
         if marker.args:
             given["server"] = marker.args[0]
         found = given | found
     return found
+
+
+def _check(marker: pytest.Mark, item: Any) -> None:
+    """Refuse a marker that says what nobody would read."""
+    from dovetail.client.options import nearest
+    from dovetail.connect import Client
+    from dovetail.testing.joining import Transport, connect
+
+    where = f"@pytest.mark.mcp of {item.nodeid}"
+    if len(marker.args) > 1:
+        raise pytest.UsageError(f"{where} takes one server without a name, not {len(marker.args)}")
+    known = {**inspect.signature(connect).parameters, **inspect.signature(Client.__init__).parameters}
+    for option in marker.kwargs:
+        if option not in known.keys() - {"self", "target", "options"}:
+            raise pytest.UsageError(f"{where} has an unknown option {option}={nearest(option, known)}")
+    given = marker.kwargs.get("transport", ())
+    for name in [given] if isinstance(given, str) else given:
+        if name not in get_args(Transport):
+            ways = get_args(Transport)
+            raise pytest.UsageError(
+                f"{where}: transport is one of {', '.join(ways)}, not {name!r}{nearest(name, ways)}"
+            )
 
 
 @pytest.fixture

@@ -93,7 +93,8 @@ class Endpoint:
         """Whether a request is for this server, by its path."""
         path = _relative(scope)
         old = self._old is not None and self._old.serves(path)
-        return self.here(scope) or old or (self._health and path in ("/live", "/ready"))
+        told = self._guard is not None and self._guard.tells(path, scope)
+        return self.here(scope) or old or told or (self._health and path in ("/live", "/ready"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""

@@ -17,9 +17,23 @@ class Beside:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""
         if scope["type"] == "lifespan":
-            async with lifespan(self._other):
-                await self._endpoint(scope, receive, send)
+            await self._live(scope, receive, send)
         elif scope["type"] == "http" and self._endpoint.serves(scope):
             await self._endpoint(scope, receive, send)
         else:
             await self._other(scope, receive, send)
+
+    async def _live(self, scope: Any, receive: Any, send: Any) -> None:
+        """That all is stopped is said when the other is too: nobody waits for what is done after that."""
+        last: list[Any] = []
+
+        async def hold(message: Any) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                last.append(message)
+            else:
+                await send(message)
+
+        async with lifespan(self._other):
+            await self._endpoint(scope, receive, hold)
+        for message in last:
+            await send(message)

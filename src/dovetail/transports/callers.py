@@ -105,7 +105,7 @@ class SocketCaller(LineCaller):
             else:
                 await self._loop.create_connection(lambda: self, self._host, self._port)
         except OSError as exc:
-            reason = exc.strerror or str(exc) or type(exc).__name__
+            reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
             raise CannotConnect(f"nothing listens at {where}: {reason}").at(
                 hint="is the server running, and is that its address?"
             ) from None

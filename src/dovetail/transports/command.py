@@ -113,7 +113,7 @@ def advice(code: int, words: str, passed: Mapping[str, str], own: Mapping[str, s
         return f"start it with the Python that has {module[1]} installed, or install it for this one"
     if code == 0:
         return "it ended as if all were done: does it serve? A script must call app.run() on its last line"
-    return None
+    return None if words else "it did not say why; start it in a terminal to see what it does"
 
 
 def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ Redirects are followed only within the origin, so that credentials never reach a
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,22 +156,35 @@ async def refusal(reply: Reply, url: str) -> Incoming | MCPError:
     """What a status of 300 or more means: the error response it carries, or an exception that tells it."""
     status = reply.status
     text = await body_of(reply, url)
-    if status == 401:
-        return _login(NeedsLogin("the server asks for credentials"), reply, "give headers= or auth= with a valid token")
+    challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
+    if status == 401 or (status == 403 and _LACKING in challenge):
+        return _credentials(status, challenge, _quoted(reply, text))
     failure = _failure(text)
     if failure is not None:
         return failure
     if status == 403:
-        return _login(Forbidden("the server refuses these credentials or this caller"), reply, _REFUSED)
+        return _credentials(status, challenge, _quoted(reply, text))
     if status < 400:
         return _astray(reply)
-    page = b"html" in media_type(reply.headers.get(b"content-type"))
-    words = clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
-    said = "a web page" if page else repr(words) if words else "nothing"
+    words = _words(text)
+    said = "a web page" if _is_page(reply) else repr(words) if words else "nothing"
     error = HttpError(f"the server answered with status {status} and {said}").at(status=status, hint=_HINTS.get(status))
     error.body = words
     error.retry_after = _seconds(reply.headers.get(b"retry-after"))
     return error
+
+
+def _is_page(reply: Reply) -> bool:
+    return b"html" in media_type(reply.headers.get(b"content-type"))
+
+
+def _words(text: bytes) -> str:
+    return clip(" ".join(text[: _SHOWN * 4].decode("utf-8", "replace").split()), _SHOWN)
+
+
+def _quoted(reply: Reply, text: bytes) -> str:
+    words = "" if _is_page(reply) else _words(text)
+    return f" and {words!r}" if words else ""
 
 
 def _location(reply: Reply) -> str:
@@ -187,10 +201,14 @@ def _astray(reply: Reply) -> HttpError:
     return error.at(status=reply.status, hint="use that URL if it is the server's; if it is a login page, give auth=")
 
 
-_REFUSED: Final = "check the token's scopes, or the server's allowed hosts and origins"
+_LACKING: Final = "insufficient_scope"
+_SAID: Final = re.compile(r'\b(error|error_description|scope)="([^"\\]*)"')  # enough to tell a user, not to act upon
+_AWAY: Final = "is the server running, and is that its address?"
+_PLAIN: Final = "it does not answer in TLS: is its address http:// rather than https://?"
 _HINTS: Final = {
     404: "is the path right? MCP servers are often at /mcp",
     405: "is the path right? MCP servers are often at /mcp",
+    429: "these are too many requests for the server; try again later, or less often",
     421: "the server does not know itself by this host name; its allowed_hosts or public_url says which it does",
     500: "look into the server's log",
     502: "is the server behind the proxy running?",
@@ -209,9 +227,25 @@ def _failure(text: bytes) -> Incoming | None:
     return None
 
 
-def _login(error: NeedsLogin | Forbidden, reply: Reply, hint: str) -> MCPError:
-    error.challenge = reply.headers.get(b"www-authenticate", b"").decode("latin-1")
-    return error.at(status=reply.status, hint=hint)
+def _credentials(status: int, challenge: str, quoted: str) -> MCPError:
+    """What a 401 or 403 says of the credentials that were sent, or were not. RFC 6750, section 3.1"""
+    said = {name: clip(value) for name, value in _SAID.findall(challenge)}
+    words = said.get("error_description") or said.get("error")
+    tells = f": {words}" if words else f" (status {status}{quoted})"
+    if _LACKING in challenge:
+        error = Forbidden(f"the credentials lack the scope {said.get('scope', 'this takes')}")
+        hint = 'auth="oauth" asks the user for it; a token of your own must be issued with it'
+    elif status == 403:
+        error = Forbidden(f"the server refuses these credentials or this caller{tells}")
+        hint = "check what the token is for, or the server's allowed hosts and origins"
+    elif words:
+        error = NeedsLogin(f"the server does not take these credentials: {words}")
+        hint = 'get a fresh token, or log in: auth="oauth"'
+    else:
+        error = NeedsLogin(f"the server asks for credentials{tells}")
+        hint = 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
+    error.challenge = challenge
+    return error.at(status=status, hint=hint)
 
 
 def _seconds(value: bytes | None) -> float | None:
@@ -222,9 +256,7 @@ def told(exc: TransportError, url: str) -> MCPError:
     """A failure of the HTTP client in the client's own words."""
     match exc:
         case Unreachable():
-            return CannotConnect(f"{_address(url)} cannot be reached: {exc.why}").at(
-                hint="is the server running, and is that its address?"
-            )
+            return CannotConnect(exc.why).at(hint=_PLAIN if "wrong version number" in exc.why.lower() else _AWAY)
         case Broken():
             error = Disconnected("the connection was lost before the answer came")
             error.sent = exc.sent

@@ -29,7 +29,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NAME = re.compile(r"[a-z0-9_.-]+")
 _UNFIT = re.compile(r"[\x00-\x20\x7f]")
 # A second opinion on these could make one request look like two, or tell the target what is for the proxy.
-_OWN = {
+OWN_HEADERS = {
     b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"proxy-authorization", b"te", b"trailer",
     b"transfer-encoding", b"upgrade",
 }  # fmt: skip
@@ -166,7 +166,7 @@ class Fetcher:
     def _learn(self, name: bytes) -> None:
         if not _TOKEN.fullmatch(name):
             raise ValueError("the name of a header is not a word")
-        if name.lower() in _OWN:
+        if name.lower() in OWN_HEADERS:
             raise ValueError(f"the client writes the header {name.decode()} itself")
         if len(self._names) < _REMEMBERED:
             self._names.add(name)

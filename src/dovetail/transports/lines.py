@@ -14,46 +14,61 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.spool import SLICE, Budget, Spool
 
 _BEGINNING = 256
+_PIECE = 4096  # bytes from which on a piece of a line is worth its own place
 
 
 class Framer:
     """Cuts a byte stream into lines; a line over the limit is skipped and reported once."""
 
-    __slots__ = ("_held", "_skipping", "limit", "skipped")
+    __slots__ = ("_held", "_size", "_skipping", "limit", "skipped")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._held = bytearray()  # a list of pieces would take twenty times the size of a line cut small
+        self._held: list[bytes | bytearray] = []  # of a line that is not yet complete
+        self._size = 0
         self._skipping = False
         self.skipped = b""  # how the last line over the limit began
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines completed by these bytes; None stands for one that was too long."""
-        *ended, rest = data.split(b"\n")
         lines: list[bytes | None] = []
+        # Looking for a newline is several times quicker than splitting where there is none.
+        *ended, rest = data.split(b"\n") if b"\n" in data else (data,)
         for piece in ended:
             if self._skipping:
                 self._skipping = False
-            elif len(self._held) + len(piece) > self.limit:
-                self._held += piece[:_BEGINNING]
+            elif self._size + len(piece) > self.limit:
+                self._hold(piece[:_BEGINNING])
                 self._drop(lines)
             else:
                 if self._held:
-                    self._held += piece
-                    piece = bytes(self._held)
+                    piece = b"".join((*self._held, piece))
                     self._held.clear()
+                    self._size = 0
                 if piece and piece != b"\r":
                     lines.append(piece)
         if rest and not self._skipping:
-            self._held += rest
-            if len(self._held) > self.limit:
+            self._hold(rest)
+            if self._size > self.limit:
                 self._drop(lines)
                 self._skipping = True
         return lines
 
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece; small ones together, because each alone would take many times its size."""
+        self._size += len(piece)
+        last = self._held[-1] if self._held else None
+        if len(piece) >= _PIECE:
+            self._held.append(piece)
+        elif type(last) is bytearray and len(last) < _PIECE:
+            last += piece
+        else:
+            self._held.append(bytearray(piece))
+
     def _drop(self, lines: list[bytes | None]) -> None:
-        self.skipped = bytes(self._held[:_BEGINNING])
+        self.skipped = b"".join(piece[:_BEGINNING] for piece in self._held[:_BEGINNING])[:_BEGINNING]
         self._held.clear()
+        self._size = 0
         lines.append(None)
 
 
@@ -172,25 +187,27 @@ class Lines(asyncio.Protocol):
     def flush(self) -> None:
         """Send what is queued."""
         if self._out and self._writer is not None:
-            data = b"\n".join(self._out) + b"\n"
-            self._out.clear()
-            self._queued = 0
-            if self._held is None and len(data) <= SLICE and self._writable.is_set():
-                self._send(data)
+            out, self._out = self._out, []
+            queued, self._queued = self._queued, 0
+            if self._held is None and queued <= SLICE and self._writable.is_set():
+                self._send(b"\n".join(out) + b"\n")
             else:
-                self._hold(data)
+                self._hold(out)
+                del out
                 self._pour()
 
     def _send(self, data: bytes) -> None:
         if not self._writer.is_closing():
             self._writer.write(data)
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, out: list[bytes]) -> None:
         if self._held is None:
             self._held, self._poured = Spool(self._budget), 0
         else:
             self._held.one_message = False
-        self._held.append(data)
+        # A large message is alone: it is held as it is, its end beside it.
+        self._held.append(out[0] if len(out) == 1 else b"\n".join(out))
+        self._held.append(b"\n")
 
     def _pour(self) -> None:
         """Let out what is held, a slice at a time, as the peer reads: what it leaves lying is not all in memory."""

@@ -17,6 +17,7 @@ from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.modern import VERSION_HEADER
+from dovetail.protocol.probe import DISCOVER, INITIALIZE
 from dovetail.protocol.speaking import refused
 from dovetail.protocol.sse import EventTooLarge, Parser
 from dovetail.transports.door import Door, body_of, refusal, told
@@ -35,7 +36,9 @@ _CONTENT: Final = (b"content-type", JSON)
 _SESSION_GONE: Final = re.compile(
     r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
 )
-_LEAVING: Final = 2.0  # for the server to hear that a session ends
+
+
+_PATH: Final = "is the path right? MCP servers are often at /mcp"
 
 
 class Post:
@@ -54,6 +57,7 @@ class Post:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: TransportError | None = None
         self._patience = timeouts.probe
+        self._leaving = timeouts.close
         self._hearing = (
             asyncio.Event()
         )  # set when the stream for what the server says unasked is open, or never will be
@@ -97,15 +101,18 @@ class Post:
             return await self._followed(reply, request)
         data = await self._read(reply)
         if kind != JSON:
-            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(
-                status=reply.status, hint="is the path right? MCP servers are often at /mcp"
-            )
+            raise NotMCP(f"the answer is {_named(kind, data)}, not JSON").at(status=reply.status, hint=_PATH)
         try:
             found = self._sort(read(data), request)
         except ParseError as exc:
             if request.id in answered(data):
                 raise unusable(data, str(exc)).at(status=reply.status) from None
-            raise NotMCP(f"the answer is not JSON: {exc}").at(status=reply.status) from None
+            why = f"not JSON: {exc}" if data else "empty, not JSON"
+            raise NotMCP(f"the answer is {why}").at(status=reply.status, hint=_PATH) from None
+        if found is None and request.method in (DISCOVER, INITIALIZE):
+            words = clip(data[:400].decode("utf-8", "replace"), 200)
+            why = f"the answer is JSON, but no message of this protocol: {words!r}"
+            raise NotMCP(why).at(status=reply.status, hint=_PATH)
         if found is None:
             raise ResultError("the reply does not contain the answer to the request").at(status=reply.status)
         return found
@@ -282,7 +289,7 @@ class Post:
                 self._ended = Disconnected("the client was closed")
                 if self._session is not None:
                     with contextlib.suppress(MCPError, TimeoutError):
-                        async with asyncio.timeout(_LEAVING):
+                        async with asyncio.timeout(self._leaving):
                             (await self._door.send("DELETE", [_BOTH, *self._own])).close()
         finally:  # also when whoever closes it does not wait for the server
             for task in tuple(self._tasks):
@@ -333,7 +340,7 @@ def _continued(parser: Parser) -> Parser:
 def _named(kind: bytes, data: bytes) -> str:
     if b"html" in kind:
         return "a web page"
-    return f"of type {clip(kind.decode('latin-1'))}" if kind else ("empty" if not data else "of no named type")
+    return "empty" if not data else f"of type {clip(kind.decode('latin-1'))}" if kind else "of no named type"
 
 
 def _older(url: str, limits: ClientLimits, timeouts: Timeouts, options: Mapping[str, Any]) -> Channel:

@@ -1,8 +1,9 @@
-"""Reloading: the program runs as a child of itself, and anew whenever one of its files changes.
+"""Reloading: a program runs as a child, this one or another, and anew whenever one of its files changes.
 
-Files are looked at twice a second: the sources of what is imported, and those beside the program. Over HTTP the
-listening socket outlives the child, so no connection is refused. Over stdio the client talks to this process, which
-opens the session again for each child; the client notices only that the lists have changed.
+Files are looked at twice a second: the sources of what is imported and those beside the program, or those of given
+folders. Over HTTP the listening socket outlives the child, so no connection is refused. Over stdio the client talks to
+this process, which opens the session again for each child, and what was listened to; the client notices only that the
+lists have changed.
 """
 
 import asyncio
@@ -15,15 +16,23 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from dovetail.protocol.recording import Tap
+from dovetail.wire.meta import SUBSCRIPTION_ID
 
 CHILD: Final = "DOVETAIL_RELOADED"
 LISTENER: Final = "DOVETAIL_LISTENER"
 _LOOK: Final = 0.5
 _GRACE: Final = 5.0
 _LINE: Final = 64 * 1024 * 1024
+_NOT_WRITTEN: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+_WRITTEN: Final = (".py", ".js", ".mjs", ".ts", ".json", ".toml", ".yaml", ".yml")
+_LISTEN: Final = "subscriptions/listen"
+_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+_KINDS: Final = ("tools", "resources", "prompts")
 _FAILED: Final = "The server stopped; its error is on stderr. It is started again when a file changes."
 
 
@@ -40,12 +49,20 @@ def _command() -> list[str]:
 
 
 class Files:
-    """The sources of a program, and whether they are as they were."""
+    """The sources of a program, and whether they are as they were: this one's, or those within some folders."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Sequence[Path] | None = None) -> None:
+        self._places = places
         self._seen = dict(self._look())
 
+    def __len__(self) -> int:
+        return len(self._seen)
+
     def _look(self) -> Iterator[tuple[str, float]]:
+        if self._places is not None:
+            for place in self._places:
+                yield from _within(str(place))
+            return
         library = tuple({*sysconfig.get_paths().values(), sys.prefix})
         loaded = {getattr(module, "__file__", None) for module in tuple(sys.modules.values())}
         own = {str(Path(file).absolute()) for file in loaded if file}
@@ -65,6 +82,24 @@ class Files:
         return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
 
 
+def _within(place: str) -> Iterator[tuple[str, float]]:
+    """The files of a folder that somebody wrote, or the one file."""
+    if not os.path.isdir(place):
+        with contextlib.suppress(OSError):
+            yield place, os.stat(place).st_mtime
+        return
+    for folder, inner, files in os.walk(place):
+        inner[:] = [name for name in inner if name not in _NOT_WRITTEN and not name.startswith(".")]
+        if "pyvenv.cfg" in files:
+            inner.clear()
+            continue
+        for name in files:
+            if name.endswith(_WRITTEN):
+                path = os.path.join(folder, name)
+                with contextlib.suppress(OSError):
+                    yield path, os.stat(path).st_mtime
+
+
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
@@ -77,8 +112,9 @@ def _names(files: list[str]) -> str:
 # Servers with a socket of their own
 
 
-def supervise(listener: Any = None) -> None:
-    """Run the program as a child until a signal comes; a listener is handed to every child."""
+def supervise(listener: Any = None, command: Sequence[str] | None = None, files: Files | None = None) -> None:
+    """Run a program as a child until a signal comes, this one if none is named; a listener is handed to every child."""
+    words = [*command] if command is not None else _command()
     environment = os.environ | {CHILD: "1"}
     passed: tuple[int, ...] = ()
     if listener is not None and sys.platform != "win32":
@@ -88,14 +124,14 @@ def supervise(listener: Any = None) -> None:
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
-    files = Files()
-    child = subprocess.Popen(_command(), env=environment, pass_fds=passed)
+    files = files or Files()
+    child = subprocess.Popen(words, env=environment, pass_fds=passed)
     while not ended:
         time.sleep(_LOOK)
         if found := files.changed():
             _say(f"{_names(found)} changed: starting again")
             _end(child)
-            child = subprocess.Popen(_command(), env=environment, pass_fds=passed)
+            child = subprocess.Popen(words, env=environment, pass_fds=passed)
     _end(child)
 
 
@@ -114,8 +150,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 class Relay:
     """Stands between a client on standard streams and one child after the other."""
 
-    def __init__(self, send: Any) -> None:
-        self._send = send  # a line to the client
+    def __init__(self, send: Any, command: Sequence[str] | None = None, tap: Tap | None = None) -> None:
+        self._words = [*command] if command is not None else _command()
+        self._tap = tap
+        self._write_out = send  # a line to the client
+        self._listens: dict[str | int, dict[str, Any]] = {}  # what each child is asked anew
+        self._again: set[str | int] = set()  # of these, whose acknowledgement the client has had already
         self._child: asyncio.subprocess.Process | None = None
         self._ready = asyncio.Event()
         self._pending: dict[str | int, None] = {}
@@ -123,11 +163,12 @@ class Relay:
         self._opened = False
         self._replayed = 0
         self._reading: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self) -> None:
         """Start a child and bring it to where the last one was."""
         self._child = await asyncio.create_subprocess_exec(
-            *_command(),
+            *self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {CHILD: "1"},
@@ -140,10 +181,17 @@ class Relay:
             self._write(self._opening | {"id": self._replay})
             if self._opened:
                 self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        for message in self._listens.values():
+            self._again.add(message["id"])
+            self._write(message)
         self._ready.set()
         if again and self._opened:
-            for kind in ("tools", "resources", "prompts"):
+            for kind in _KINDS:
                 self._tell({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
+        for id, message in self._listens.items():
+            for kind in _wanted(message):
+                notice = {"method": f"notifications/{kind}/list_changed", "params": {"_meta": {SUBSCRIPTION_ID: id}}}
+                self._tell({"jsonrpc": "2.0"} | notice)
 
     @property
     def _replay(self) -> str:
@@ -153,6 +201,11 @@ class Relay:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
 
+    def _send(self, line: bytes) -> None:
+        if self._tap is not None:
+            self._tap("client", line, ())
+        self._write_out(line)
+
     def _tell(self, message: dict[str, Any]) -> None:
         self._send(json.dumps(message).encode() + b"\n")
 
@@ -161,13 +214,25 @@ class Relay:
         while line := await child.stdout.readline():
             message = _read(line)
             id = message.get("id")
-            if "method" not in message and id == self._replay:
+            if "method" not in message and (id == self._replay or (id in self._listens and self._stopping)):
                 continue
+            if message.get("method") == _ACKNOWLEDGED and self._repeated(message):
+                continue
+            if "method" not in message and id in self._listens:
+                del self._listens[id]
             if "method" not in message and isinstance(id, str | int):
                 self._pending.pop(id, None)
             self._send(line)
         for id in tuple(self._pending):
             self._refuse(id)
+
+    def _repeated(self, message: dict[str, Any]) -> bool:
+        """Whether the client has had this acknowledgement, from the child before."""
+        id = ((message.get("params") or {}).get("_meta") or {}).get(SUBSCRIPTION_ID)
+        if id in self._again:
+            self._again.discard(id)
+            return True
+        return False
 
     def _refuse(self, id: str | int) -> None:
         self._pending.pop(id, None)
@@ -182,11 +247,18 @@ class Relay:
             self._opening = message
         self._opened = self._opened or message.get("method") == "notifications/initialized"
         asked = id if "method" in message and isinstance(id, str | int) else None
-        if asked is not None:
+        if message.get("method") == _LISTEN and asked is not None:
+            self._listens[asked] = message
+        elif asked is not None:
             self._pending[asked] = None
+        if message.get("method") == "notifications/cancelled":
+            gone: Any = (message.get("params") or {}).get("requestId")
+            self._listens.pop(gone, None)
+        if self._tap is not None:
+            self._tap("server", line, ())
         child = self._child
         if child is None or child.returncode is not None or child.stdin is None or child.stdin.is_closing():
-            if asked is not None:
+            if asked in self._pending:
                 self._refuse(asked)
             return
         child.stdin.write(line)
@@ -199,16 +271,25 @@ class Relay:
         child, reading = self._child, self._reading
         if child is None or reading is None:
             return
+        self._stopping = True
         if child.stdin is not None:
             child.stdin.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 await asyncio.shield(reading)
+                await child.wait()
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
         await child.wait()
         await asyncio.wait([reading])
+        self._stopping = False
+
+
+def _wanted(message: dict[str, Any]) -> list[str]:
+    """The lists whose changes somebody listens to."""
+    wish = (message.get("params") or {}).get("notifications") or {}
+    return [kind for kind in _KINDS if wish.get(f"{kind}ListChanged")]
 
 
 def _read(line: bytes) -> dict[str, Any]:
@@ -219,14 +300,20 @@ def _read(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-async def relay(source: int, sink: int) -> None:
+async def relay(
+    source: int,
+    sink: int,
+    command: Sequence[str] | None = None,
+    files: Files | None = None,
+    tap: Tap | None = None,
+) -> None:
     """Serve standard streams through one child after the other until the client is gone."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
-    between = Relay(functools.partial(_write_all, sink))
+    between = Relay(functools.partial(_write_all, sink), command, tap)
     await between.start()
-    watching = loop.create_task(_watch(between))
+    watching = loop.create_task(_watch(between, files or Files()))
     try:
         while line := await reader.readline():
             await between.take(line)
@@ -236,8 +323,7 @@ async def relay(source: int, sink: int) -> None:
         await between.stop()
 
 
-async def _watch(between: Relay) -> None:
-    files = Files()
+async def _watch(between: Relay, files: Files) -> None:
     while True:
         await asyncio.sleep(_LOOK)
         if found := files.changed():

@@ -51,6 +51,10 @@ class Request(Struct):
 class Guard(Protocol):
     """Who decides which callers an endpoint serves."""
 
+    def tells(self, path: str, scope: Scope) -> bool:
+        """Whether something is told to everyone who asks at this path."""
+        ...
+
     def document(self, path: str, request: Request) -> bytes | None:
         """What is told to everyone who asks at this path, as JSON; None where nothing is."""
         ...

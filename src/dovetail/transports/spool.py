@@ -27,7 +27,7 @@ class Spool:
     One message, whose size has a limit of its own, may be larger than the budget while nothing else waits.
     """
 
-    __slots__ = ("_budget", "_file", "_pieces", "one_message", "size")
+    __slots__ = ("_budget", "_file", "_passed", "_pieces", "_skipped", "one_message", "size")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -35,6 +35,7 @@ class Spool:
         self.one_message = True
         self._file: IO[bytes] | None = None
         self.size = 0
+        self._passed = self._skipped = 0  # how many pieces, and bytes of them, lie before what was read last
 
     def append(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -75,9 +76,25 @@ class Spool:
         if self._file is not None:
             self._file.seek(start)
             return self._file.read(SLICE)
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0][start : start + SLICE]
+        return self._cut(start)
+
+    def _cut(self, start: int) -> bytes:
+        """A slice of the pieces, which are not joined for it: that would be one more copy of a large message."""
+        pieces = self._pieces
+        if start < self._skipped:
+            self._passed = self._skipped = 0
+        while self._passed < len(pieces) and start >= self._skipped + len(pieces[self._passed]):
+            self._skipped += len(pieces[self._passed])
+            self._passed += 1
+        found: list[bytes] = []
+        at, wanted = start - self._skipped, SLICE
+        for place in range(self._passed, len(pieces)):
+            found.append(pieces[place][at : at + wanted])
+            wanted -= len(found[-1])
+            at = 0
+            if not wanted:
+                break
+        return found[0] if len(found) == 1 else b"".join(found)
 
     def close(self) -> None:
         """Let go of everything."""

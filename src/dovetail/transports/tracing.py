@@ -76,7 +76,7 @@ class Traced:
         if scope["type"] != "http" or not self._endpoint.here(scope):
             await self._application(scope, receive, send)
             return
-        body, reply = bytearray(), _Reply(self._tap)
+        body, reply = bytearray(), Replies(self._tap)
 
         async def receiving() -> Any:
             message = await receive()
@@ -94,7 +94,7 @@ class Traced:
         await self._application(scope, receiving, sending)
 
 
-class _Reply:
+class Replies:
     """The messages of one HTTP reply: a body, or events."""
 
     def __init__(self, tap: Tap) -> None:
@@ -104,6 +104,7 @@ class _Reply:
         self._body = bytearray()
 
     def note(self, message: Any) -> None:
+        """Take in a message of ASGI on its way to the client."""
         if message["type"] == "http.response.start":
             self._headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
             kinds = [value for name, value in self._headers if name.lower() == b"content-type"]

@@ -32,6 +32,7 @@ _decoder: Final = msgspec.json.Decoder()
 _layout: Final = msgspec.json.format
 
 encode: Final = _encoder.encode
+raw: Final = msgspec.Raw  # what is encoded already, within something that is not
 canonical: Final = msgspec.json.Encoder(order="deterministic").encode  # equal values, equal bytes
 
 T = TypeVar("T")

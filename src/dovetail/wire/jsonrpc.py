@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from dovetail.errors import InvalidRequest, ProtocolError
 from dovetail.wire.codec import encode
+from dovetail.wire.shape import Struct
 
 Id = int | str
 Kind = Literal["request", "notice", "result", "error"]
@@ -16,6 +17,11 @@ MAX_METHOD: Final = 128
 
 _NOTICE: Final = b'{"jsonrpc":"2.0","method":'
 _RESULT: Final = b'{"jsonrpc":"2.0","id":'
+
+
+class _Response(Struct, tag_field="jsonrpc", tag="2.0"):
+    id: Id
+    result: Any
 
 
 def kind(message: Any) -> Kind:
@@ -55,6 +61,11 @@ def notice(method: str, params: Any = None) -> bytes:
 def result(id: Id, body: bytes) -> bytes:
     """A successful response around an already encoded result."""
     return b"".join((_RESULT, encode(id), b',"result":', body, b"}"))
+
+
+def response(id: Id, result: Any) -> bytes:
+    """A successful response, result and all encoded at once: a large one is written once and not copied."""
+    return encode(_Response(id, result))
 
 
 def failure(id: Id | None, code: int, message: str, data: Any = None) -> bytes:

@@ -6,19 +6,21 @@ of it: a client that is allowed today asks again tomorrow. spec: authorization, 
 
 import re
 import secrets
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
+from dovetail.auth import keys as signing
 from dovetail.auth import proofs
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now, SignIn, Stranger
+from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.login import Token
 from dovetail.auth.possession import ALGORITHMS, Possession
 from dovetail.auth.server import clients, pages
 from dovetail.auth.server.clients import BadClient
 from dovetail.auth.server.issuing import Issuing
+from dovetail.auth.server.proving import Proving, Refused, basic, claimed, refused
 from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, Trip, pack, unpack
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Upstream, Vault
@@ -31,7 +33,6 @@ CODE_FLOW: Final = "authorization_code"
 
 _PENDING: Final = 600.0  # for a user to decide
 _CLIENT: Final = 90 * 86400.0  # since it was last used
-_DOCUMENT: Final = 3600.0
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 _LONGEST: Final = 4096  # of a state, a scope, a resource
@@ -63,14 +64,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     )  # who may ask about tokens: resource servers, with their secrets
 
 
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__(response.status)
-        self.response = response
-
-
 class Authority:
     """One authorization server."""
 
@@ -85,6 +78,7 @@ class Authority:
         self._known = {one.client_id: one for one in settings.clients}
         self._possession = Possession()
         self._registrations = Throttle(settings.registrations, 3600.0)
+        self._proving = Proving(settings.issuer, self._at("/token"), store, self._client)
         self._failures = Throttle(settings.failures, 60.0)  # of one client or user, from one address
         self._attacks = Throttle(settings.failures * 10, 60.0)  # of one user, from anywhere
         https = settings.issuer.startswith("https://")
@@ -154,6 +148,8 @@ class Authority:
             "revocation_endpoint_auth_methods_supported": list(clients.METHODS),
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
+            "token_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC),
+            "revocation_endpoint_auth_signing_alg_values_supported": list(ASYMMETRIC),
             "dpop_signing_alg_values_supported": list(ALGORITHMS),
         }
         if settings.scopes:
@@ -205,7 +201,7 @@ class Authority:
             raise BadClient("clients of this host are not accepted here", "invalid_client")
         answer = yield Stranger(client_id)
         client = clients.described(client_id, answer)
-        self._store.put("client", client_id, pack(client), now + _kept_for(answer.headers), now)
+        self._store.put("client", client_id, pack(client), now + clients.kept_for(answer.headers), now)
         return client
 
     # Authorization
@@ -439,11 +435,11 @@ class Authority:
         fields = request.fields
         if fields is None:
             return failure("invalid_request", "the body must be a form without repeated fields")
-        here = f"client {(_claimed(request, fields) or '')[:_LONGEST]} {request.address}"
+        here = f"client {(claimed(request, fields) or '')[:_LONGEST]} {request.address}"
         if self._failures.full(here, now):
             return _slow(self._failures.wait)
         try:
-            client = yield from self._authenticated(request, fields, now)
+            client = yield from self._proving.client(request, fields, now)
             jkt = self._proved(request, now)
             match fields.get("grant_type"):
                 case "authorization_code":
@@ -456,25 +452,6 @@ class Authority:
             self._failures.count(here, now)
             raise
 
-    def _authenticated(self, request: Request, fields: Mapping[str, str], now: float) -> Flow[Client]:
-        """The client that asks, if it proves to be it in the way it registered."""
-        basic = _basic(request)
-        client_id, secret = basic or (fields.get("client_id"), fields.get("client_secret"))
-        if basic is not None and ("client_secret" in fields or fields.get("client_id", client_id) != client_id):
-            raise _refused("invalid_request", "the client proves who it is in two ways")
-        try:
-            client = yield from self._client(client_id, now)
-        except BadClient as exc:
-            raise _refused("invalid_client", str(exc), 401) from None
-        method = "client_secret_basic" if basic is not None else "client_secret_post" if secret is not None else "none"
-        known = client.secret_mark
-        if client.method == "none" and secret in (None, ""):
-            return client
-        if client.method != method or known is None or secret is None or not same(mark(secret), known):
-            response = failure("invalid_client", "the client did not prove who it is", 401)
-            raise Refused(response.having(("www-authenticate", "Basic")) if basic is not None else response)
-        return client
-
     def _proved(self, request: Request, now: float) -> str | None:
         """The key the tokens are to be bound to, if the client shows one. RFC 9449, section 5"""
         proof = request.headers.get("dpop")
@@ -483,17 +460,17 @@ class Authority:
         try:
             return self._possession.check(proof, method="POST", url=self._at("/token"), token=None, now=now)
         except (Rejected, Unavailable) as exc:
-            raise _refused("invalid_dpop_proof", str(exc)) from None
+            raise refused("invalid_dpop_proof", str(exc)) from None
 
     def _by_code(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
         code = self._issuing.redeem(fields.get("code", ""), now)
         if code is None or code.grant.client_id != client.client_id:
-            raise _refused("invalid_grant", "the code is not good, or not any more")
+            raise refused("invalid_grant", "the code is not good, or not any more")
         verifier = fields.get("code_verifier", "")
         if not _VERIFIER.fullmatch(verifier) or not same(proofs.digest(verifier), code.challenge):
-            raise _refused("invalid_grant", "the code_verifier does not belong to the code")
+            raise refused("invalid_grant", "the code_verifier does not belong to the code")
         if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
-            raise _refused("invalid_grant", "the redirect_uri is not the one of the code")
+            raise refused("invalid_grant", "the redirect_uri is not the one of the code")
         self._check_resource(fields, code.grant.resource)
         grant = replace(code.grant, jkt=jkt)
         self._use(client, now)
@@ -503,26 +480,26 @@ class Authority:
         text = fields.get("refresh_token", "")
         known = self._issuing.known(text, now)
         if known is not None and known.client_id != client.client_id:
-            raise _refused("invalid_grant", "the refresh token is another client's")
+            raise refused("invalid_grant", "the refresh token is another client's")
         if known is not None and known.jkt is not None and known.jkt != jkt:
-            raise _refused("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
+            raise refused("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
         if known is not None:
             self._check_resource(fields, known.resource)
             wanted = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
             if wanted is not None and not set(wanted) <= set(known.scopes):
-                raise _refused("invalid_scope", "more is asked for than was granted")
+                raise refused("invalid_scope", "more is asked for than was granted")
         else:
             wanted = None
         grant = self._issuing.refresh(text, now)
         if grant is None:
-            raise _refused("invalid_grant", "the refresh token is not good, or not any more")
+            raise refused("invalid_grant", "the refresh token is not good, or not any more")
         current = self._issuing.living(grant.family, now) or grant
         self._use(client, now)
         return self._issuing.tokens(current, now, refreshable=True, scopes=wanted)
 
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
-            raise _refused("invalid_target", "the resource is not the one that was granted")
+            raise refused("invalid_target", "the resource is not the one that was granted")
 
     def _use(self, client: Client, now: float) -> None:
         if client.client_id not in self._known and not client.by_document:
@@ -532,7 +509,7 @@ class Authority:
         """RFC 7009: whatever is told, the answer is the same."""
         now: float = yield Now()
         fields = request.fields or {}
-        client = yield from self._authenticated(request, fields, now)
+        client = yield from self._proving.client(request, fields, now)
         token = fields.get("token", "")
         found = self._issuing.known(token, now)
         claims = None if found is not None else self._issuing.claims(token, now)
@@ -545,41 +522,12 @@ class Authority:
     def _introspect(self, request: Request) -> Flow[Response]:
         """RFC 7662, for the resource servers that were named."""
         now: float = yield Now()
-        name, secret = _basic(request) or ("", "")
+        name, secret = basic(request) or ("", "")
         known = self._settings.askers.get(name)
         if known is None or not same(secret, known):
             return failure("invalid_client", "who asks is not known", 401).having(("www-authenticate", "Basic"))
         claims = self._issuing.claims((request.fields or {}).get("token", ""), now)
         return document({"active": False} if claims is None else claims | {"active": True})
-
-
-def _basic(request: Request) -> tuple[str, str] | None:
-    scheme, _, pair = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, _, secret = b64decode(pair.strip(), validate=True).decode("utf-8").partition(":")
-    except ValueError:
-        return "", ""
-    return unquote(name), unquote(secret)
-
-
-def _claimed(request: Request, fields: Mapping[str, str]) -> str | None:
-    basic = _basic(request)
-    return basic[0] if basic is not None else fields.get("client_id")
-
-
-def _kept_for(headers: Mapping[str, str]) -> float:
-    """How long a client's document is believed: as long as it says, within reason."""
-    said = headers.get("cache-control", "")
-    if "no-store" in said or "no-cache" in said:
-        return 60.0
-    found = re.search(r"max-age=(\d{1,9})", said)
-    return min(max(float(found[1]), 60.0), 86400.0) if found else _DOCUMENT
-
-
-def _refused(error: str, words: str, status: int = 400) -> Refused:
-    return Refused(failure(error, words, status))
 
 
 def _slow(seconds: int) -> Response:
@@ -591,13 +539,21 @@ def _trouble(title: str, *words: str, status: int = 400) -> Response:
 
 
 def known_client(
-    client_id: str, *, redirect_uris: Sequence[str], client_name: str = "", client_secret: str | None = None
+    client_id: str,
+    *,
+    redirect_uris: Sequence[str],
+    client_name: str = "",
+    client_secret: str | None = None,
+    keys: Any = None,
 ) -> Client:
-    """A client written down beforehand."""
+    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts."""
+    if client_secret is not None and keys is not None:
+        raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return Client(
         client_id=client_id,
         client_name=client_name or client_id,
         redirect_uris=tuple(clients.check_redirect(one) for one in redirect_uris),
-        method="none" if client_secret is None else "client_secret_basic",
+        method="private_key_jwt" if keys is not None else "none" if client_secret is None else "client_secret_basic",
         secret_mark=None if client_secret is None else mark(client_secret),
+        jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
     )

@@ -10,15 +10,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from dovetail.auth import keys as signing
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.server.store import Client
 from dovetail.auth.server.web import mark
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
+METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
 GRANTS: Final = ("authorization_code", "refresh_token")
 
 _MOST_URIS: Final = 5
+_MOST_KEYS: Final = 10
+_DOCUMENT: Final = 3600.0  # seconds it is believed, if it does not say
+_LONGEST_DOCUMENT: Final = 5 * 1024  # as its own specification advises
 _LONGEST_URI: Final = 2048
 _LONGEST_NAME: Final = 128
 _UNFIT: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
@@ -90,7 +94,8 @@ def registered(said: Mapping[str, Any]) -> tuple[Client, str | None]:
     uris, method = _uris(said), said.get("token_endpoint_auth_method", "none")
     if method not in METHODS:
         raise BadClient(f"token_endpoint_auth_method must be one of {', '.join(METHODS)}")
-    secret = None if method == "none" else secrets.token_urlsafe(32)
+    secret = secrets.token_urlsafe(32) if method.startswith("client_secret") else None
+    jwks, jwks_uri = _keys(said, method)
     client = Client(
         client_id=secrets.token_urlsafe(16),
         client_name=_name(said),
@@ -98,6 +103,8 @@ def registered(said: Mapping[str, Any]) -> tuple[Client, str | None]:
         grant_types=_grants(said),
         method=method,
         secret_mark=None if secret is None else mark(secret),
+        jwks=jwks,
+        jwks_uri=jwks_uri,
     )
     return client, secret
 
@@ -113,6 +120,8 @@ def told(client: Client, secret: str | None, now: float) -> dict[str, Any]:
         "response_types": ["code"],
         "token_endpoint_auth_method": client.method,
     }
+    keys = {"jwks": client.jwks, "jwks_uri": client.jwks_uri}
+    said |= {name: value for name, value in keys.items() if value is not None}
     return said if secret is None else said | {"client_secret": secret, "client_secret_expires_at": 0}
 
 
@@ -135,13 +144,15 @@ def described(client_id: str, answer: HttpAnswer) -> Client:
 
     spec: security-considerations#client-id-metadata-document-security
     """
-    said = answer.json() if answer.status == 200 else None
+    said = answer.json() if answer.status == 200 and len(answer.body) <= _LONGEST_DOCUMENT else None
     if said is None:
         raise BadClient("the client's document cannot be fetched", "invalid_client")
     if said.get("client_id") != client_id:
         raise BadClient("the client's document is about another client", "invalid_client")
-    if "client_secret" in said or said.get("token_endpoint_auth_method", "none") != "none":
+    method = said.get("token_endpoint_auth_method", "none")
+    if "client_secret" in said or method not in ("none", "private_key_jwt"):
         raise BadClient("a client known by its document has no secret", "invalid_client")
+    jwks, jwks_uri = _keys(said, method)
     name = _name(said)
     if not name:
         raise BadClient("the client's document does not name it", "invalid_client")
@@ -150,8 +161,33 @@ def described(client_id: str, answer: HttpAnswer) -> Client:
         client_name=name,
         redirect_uris=_uris(said, most=20),
         grant_types=_grants(said),
+        method=method,
+        jwks=jwks,
+        jwks_uri=jwks_uri,
         by_document=True,
     )
+
+
+def _keys(said: Mapping[str, Any], method: str) -> tuple[dict[str, Any] | None, str | None]:
+    """The public keys of a client that proves itself by them, or where they are. RFC 7591, section 2"""
+    if method != "private_key_jwt":
+        return None, None
+    jwks, url = said.get("jwks"), said.get("jwks_uri")
+    if isinstance(url, str) and jwks is None and names_document(url):
+        return None, url
+    found = signing.read(jwks) if isinstance(jwks, dict) and isinstance(jwks.get("keys"), list) and url is None else []
+    if not found or len(found) > _MOST_KEYS:
+        raise BadClient("a client with a private key names its public ones: jwks or jwks_uri, and not many")
+    return {"keys": [key.jwk for key in found]}, None
+
+
+def kept_for(headers: Mapping[str, str]) -> float:
+    """How long a client's document is believed: as long as it says, within reason."""
+    said = headers.get("cache-control", "")
+    if "no-store" in said or "no-cache" in said:
+        return 60.0
+    found = re.search(r"max-age=(\d{1,9})", said)
+    return min(max(float(found[1]), 60.0), 86400.0) if found else _DOCUMENT
 
 
 def _uris(said: Mapping[str, Any], most: int = _MOST_URIS) -> tuple[str, ...]:

@@ -67,6 +67,8 @@ class Client(Struct, frozen=True, kw_only=True):
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
     method: str = "none"  # how it proves who it is at the token endpoint
     secret_mark: str | None = None
+    jwks: dict[str, Any] | None = None  # its public keys, or where they are
+    jwks_uri: str | None = None
     by_document: bool = False  # its id is the address of the document that describes it
 
 

@@ -4,6 +4,7 @@ Plain facts about the known ones, and the flows to them. Their tokens never reac
 """
 
 import hashlib
+import re
 import secrets
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from dovetail.auth.tokens import read_token
 from dovetail.errors import LoginFailed
 from dovetail.wire.shape import Struct, field, replace
 
+_PART: Final = re.compile(r"\{(\w+)\}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._~\-]+(:[0-9]+)?")
 _CLAIMS: Final = ("name", "email", "login", "preferred_username", "picture")
 
 
@@ -39,6 +42,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 # Facts of the providers' own documentation. `{...}` is filled in by what `Upstream` is given.
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "github": {
+        "issuer": "https://github.com/login/oauth",
         "authorization_endpoint": "https://github.com/login/oauth/authorize",
         "token_endpoint": "https://github.com/login/oauth/access_token",
         "userinfo_endpoint": "https://api.github.com/user",
@@ -67,6 +71,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
         "scopes": ("openid", "profile", "email"),
     },
     "auth0": {
+        "issuer": "https://{domain}/",
         "authorization_endpoint": "https://{domain}/authorize",
         "token_endpoint": "https://{domain}/oauth/token",
         "userinfo_endpoint": "https://{domain}/userinfo",
@@ -227,6 +232,12 @@ def _known(name: str, parts: Mapping[str, str]) -> Provider:
         }
     except KeyError as exc:
         raise ValueError(f"the provider {name} needs {exc.args[0]}=") from None
+    taken = {part for value in preset.values() if isinstance(value, str) for part in _PART.findall(value)}
+    for part, value in parts.items():
+        if part not in taken:
+            raise ValueError(f"the provider {name} takes no {part}=")
+        if not _PLAIN.fullmatch(value):
+            raise ValueError(f"{part}= is a plain name, such as login.example.com, without https:// or slashes")
     return Provider(name=name, **facts)
 
 

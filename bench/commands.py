@@ -1,0 +1,82 @@
+"""Measures the command line: what `dovetail --help` takes beyond an empty Python, and what `dovetail call` takes beyond
+the server's own start. Each pair is run in turns, so that both meet the same machine; differences of medians are told.
+
+python bench/commands.py [--rounds 15]
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+HELLO = Path(__file__).parents[1] / "examples" / "hello.py"
+OURS = [sys.executable, "-m", "dovetail.cli"]
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+LIMITS = {"help": 150.0, "call": 500.0}  # milliseconds
+
+Pair = tuple[float, float]  # milliseconds by the wall, and of the processor
+
+
+def timed(work: Callable[[], None]) -> Pair:
+    """How long some children took."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    work()
+    wall = time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall * 1000, (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+
+def run(*command: str) -> None:
+    """Run a command to its end."""
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+def own_start() -> None:
+    """A server started, asked once, and ended."""
+    params = {"name": "greet", "arguments": {"name": "Ada"}, "_meta": META}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    with subprocess.Popen(
+        [sys.executable, str(HELLO)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(message).encode() + b"\n")
+        server.stdin.flush()
+        assert b"Hello, Ada!" in server.stdout.readline()
+        server.stdin.close()
+        server.wait()
+
+
+PAIRS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+    "help": (lambda: run(*OURS, "--help"), lambda: run(sys.executable, "-c", "pass")),
+    "call": (lambda: run(*OURS, "call", str(HELLO), "greet", "name=Ada"), own_start),
+}
+
+
+def main() -> int:
+    """Measure, and tell; 1 if a limit is missed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    missed = 0
+    for name, (ours, floor) in PAIRS.items():
+        timed(ours), timed(floor)
+        both = [(timed(ours), timed(floor)) for _ in range(rounds)]
+        wall, cpu = (median(one[0][at] for one in both) - median(one[1][at] for one in both) for at in (0, 1))
+        missed += wall > LIMITS[name]
+        verdict = "good" if wall <= LIMITS[name] else "MISSED"
+        sys.stdout.write(f"{name}: {wall:.0f} ms more ({cpu:.0f} of CPU), wanted {LIMITS[name]:.0f}: {verdict}\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

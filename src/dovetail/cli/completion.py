@@ -1,0 +1,51 @@
+"""`dovetail completion`: the script with which a shell asks what a word may become."""
+
+import click
+
+_BASH = """\
+_dovetail() {
+    local IFS=$'\\n'
+    COMPREPLY=($(_DOVETAIL_COMPLETE=bash COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" "$1" 2>/dev/null))
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=/] ]]; then compopt -o nospace; fi
+}
+complete -o nosort -F _dovetail dovetail
+"""
+
+_ZSH = """\
+#compdef dovetail
+_dovetail() {
+    local row
+    for row in "${(@f)$(_DOVETAIL_COMPLETE=zsh COMP_LINE="$BUFFER" COMP_POINT="$CURSOR" dovetail 2>/dev/null)}"; do
+        [[ -z $row ]] && continue
+        if [[ $row == *[=/] ]]; then compadd -S '' -- "$row"; else compadd -- "$row"; fi
+    done
+}
+if [[ $funcstack[1] == _dovetail ]]; then _dovetail "$@"; else compdef _dovetail dovetail; fi
+"""
+
+_FISH = """\
+function __dovetail
+    set -l line (commandline | string collect)
+    env _DOVETAIL_COMPLETE=fish COMP_LINE=$line COMP_POINT=(commandline -C) dovetail 2>/dev/null
+end
+complete -c dovetail -f -a '(__dovetail)'
+"""
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice([*SCRIPTS]))
+def command(shell: str) -> int:
+    """Print a script for a shell that completes commands, options, targets, and what a target offers.
+
+    To know the tools of a target, and their arguments, it is started or called when you press the key; what it said is
+    remembered for a minute.
+
+    \b
+    eval "$(dovetail completion bash)"                                   in ~/.bashrc
+    eval "$(dovetail completion zsh)"                                    in ~/.zshrc
+    dovetail completion fish > ~/.config/fish/completions/dovetail.fish
+    """
+    click.echo(SCRIPTS[shell], nl=False)
+    return 0

@@ -1,0 +1,101 @@
+"""`dovetail dev`: serve a server while it is being written."""
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.cli import text
+from dovetail.cli.loading import names_object
+from dovetail.cli.targets import OURS, Asked, asked, options
+
+
+@click.command("dev")
+@options()
+@click.option("--http", is_flag=True, help="Serve over HTTP.")
+@click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--watch", "places", multiple=True, type=click.Path(exists=True), help="What to look at; else its folder."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Do not show what travels.")
+@click.pass_context
+def command(ctx: click.Context, http: bool, port: int, places: tuple[str, ...], quiet: bool, **given: Any) -> int:
+    """Serve a server while you write it: it starts anew when a file changes, and its client stays connected.
+
+    Over stdio the client is told that the lists have changed, and what it listened to it still hears. Every message is
+    shown on stderr. Let a host start this in place of the server, or speak to it yourself.
+
+    \b
+    dovetail dev server.py
+    dovetail dev server.py --http --port 8000
+    dovetail dev --watch src -- node server.js
+    """
+    from dovetail.transports.reloading import Files, relay, supervise
+    from dovetail.transports.stdio import private_streams
+
+    line = asked(ctx, **given)
+    words, beside = _words(line)
+    files = Files([Path(place) for place in places] or [beside])
+    text.note(f"watching {len(files)} files")
+    if http:
+        from dovetail.transports.web import bound_socket
+
+        if words[: len(OURS)] != [*OURS]:
+            raise click.UsageError("over HTTP only a file or a module can be served like that")
+        try:
+            listener = bound_socket("127.0.0.1", port)
+        except OSError as exc:
+            raise click.UsageError(str(exc)) from None
+        supervise(listener, [*words, "--http", "--port", str(listener.getsockname()[1])], files)
+        return 0
+    shown = None if quiet else Shown().tap
+    with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
+        import os
+
+        asyncio.run(relay(os.dup(source), sink, words, files, shown))
+    return 0
+
+
+def _words(line: Asked) -> tuple[list[str], Path]:
+    """The command of the server, and the folder it is in."""
+    target, words = line.split()
+    if words:
+        raise click.UsageError(f"{words[0]!r} is too much")
+    if not isinstance(target, list):
+        raise click.UsageError("a server is developed from a file, a module or a command")
+    if line.command or line.module:
+        return target, Path.cwd()
+    file = line.words[0].rpartition(":")[0] if names_object(line.words[0]) else line.words[0]
+    return target, Path(file).resolve().parent
+
+
+class Shown:
+    """What travels, one line a message."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Any, tuple[str, float]] = {}
+
+    def tap(self, to: str, data: bytes, _: Any = ()) -> None:
+        """Show one message."""
+        try:
+            message: dict[str, Any] = json.loads(data)
+        except ValueError:
+            text.note(f"? {data.decode('utf-8', 'replace')}")
+            return
+        mark = "→" if to == "server" else "←"
+        method, id = message.get("method"), message.get("id")
+        if method is not None:
+            self._asked[to, id] = (method, time.perf_counter())
+            params = {name: value for name, value in (message.get("params") or {}).items() if name != "_meta"}
+            text.note(text.line(f"{mark} {method} {json.dumps(params, ensure_ascii=False) if params else ''}".rstrip()))
+            return
+        asked, begun = self._asked.pop(("client" if to == "server" else "server", id), ("", 0.0))
+        took = (time.perf_counter() - begun) * 1000
+        said = message.get("error") or message.get("result")
+        wrong = "error" in message or (isinstance(said, dict) and said.get("isError"))
+        told = text.line(f"{mark} {asked} {took:.1f} ms {json.dumps(said, ensure_ascii=False)}")
+        click.echo(text.style(told, err=True, fg="red" if wrong else None, dim=not wrong), err=True)

@@ -1,0 +1,65 @@
+"""`dovetail record`: what a server offers, and how it answers, kept in a file."""
+
+import shlex
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from dovetail.cli.arguments import read_arguments
+from dovetail.cli.call import find_tool
+from dovetail.cli.list import KINDS, listed
+from dovetail.cli.speaking import Spoken, converse
+from dovetail.cli.targets import asked, options
+from dovetail.testing.traffic import Traffic
+
+
+@click.command("record")
+@options()
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file.")
+@click.option("-d", "--do", "steps", multiple=True, metavar="STEP", help='"call TOOL a=1", "read URI", "prompt NAME".')
+@click.option("--steps", "script", type=click.File(), help="A file of steps, one a line; - for stdin.")
+@click.pass_context
+def command(ctx: click.Context, output: str, steps: tuple[str, ...], script: Any, **given: Any) -> int:
+    """Record what a server offers, and how it answers to some steps; secrets are masked.
+
+    \b
+    dovetail record server.py -o server.jsonl
+    dovetail record server.py -o server.jsonl --do "call forecast city=Oslo" --do "read city://oslo"
+    """
+    traffic = Traffic(ctx.params["words"][0] if ctx.params["words"] else "")
+    wanted = [*steps, *(line for line in (script or ()) if line.strip() and not line.startswith("#"))]
+
+    async def work(spoken: Spoken) -> None:
+        for kind in KINDS:
+            await listed(spoken.client, kind)
+        for step in wanted:
+            await _do(spoken, shlex.split(step))
+        traffic.save(output)
+        spoken.print(
+            {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
+        )
+
+    return converse(asked(ctx, **given), work, taps=[traffic.note], cache=False)
+
+
+async def _call(spoken: Spoken, name: str, *words: str) -> None:
+    tool = await find_tool(spoken, name)
+    await spoken.client.call_tool(name, read_arguments(words, tool.input_schema))
+
+
+async def _read(spoken: Spoken, uri: str) -> None:
+    await spoken.client.read_resource(uri)
+
+
+async def _prompt(spoken: Spoken, name: str, *words: str) -> None:
+    await spoken.client.get_prompt(name, read_arguments(words, {}))
+
+
+_STEPS: dict[str, Callable[..., Awaitable[None]]] = {"call": _call, "read": _read, "prompt": _prompt}
+
+
+async def _do(spoken: Spoken, words: list[str]) -> None:
+    if len(words) < 2 or words[0] not in _STEPS:
+        raise click.UsageError(f"a step is call, read or prompt and what of it, not {shlex.join(words)!r}")
+    await _STEPS[words[0]](spoken, *words[1:])

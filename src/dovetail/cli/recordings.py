@@ -1,0 +1,16 @@
+"""Recordings as files of a command line."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dovetail.protocol.recording import read_lines
+
+
+def read_recording(path: str) -> list[Any]:
+    """The parts of a recording; UsageError if it is none."""
+    try:
+        return [*read_lines(Path(path).read_bytes().splitlines())]
+    except (OSError, ValueError) as exc:
+        raise click.UsageError(f"{path}: {exc}") from None

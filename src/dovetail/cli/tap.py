@@ -1,0 +1,95 @@
+"""`dovetail tap`: sit between a real host and a server, and record what they say."""
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import click
+
+from dovetail.cli import text
+from dovetail.cli.speaking import finished
+from dovetail.cli.targets import Asked, asked, options, pairs, url_of, variables
+from dovetail.protocol.recording import Tap
+
+
+@click.command("tap")
+@options()
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file; it is added to.")
+@click.option(
+    "--port", type=int, default=0, show_default=True, help="Where to stand before a URL; 0 takes a free port."
+)
+@click.pass_context
+def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
+    """Sit between a host and a server and record every message, with its time; secrets are masked.
+
+    Put it into the host's configuration in place of the server: before a command it speaks over stdio and passes every
+    byte on; before a URL it listens on this machine.
+
+    \b
+    dovetail tap -o time.jsonl -- uvx mcp-server-time
+    dovetail tap https://example.com/mcp -o far.jsonl --port 8100
+    """
+    from dovetail.transports.tracing import Trace
+
+    line = asked(ctx, **given)
+    target, words = line.split()
+    if words:
+        raise click.UsageError(f"{words[0]!r} is too much")
+    url = url_of(target)
+    trace = Trace(output, url or (line.words or line.command)[0])
+    if url is not None:
+        return _before_url(url, line, trace.tap, port)
+    return _before_command(target, line, trace.tap)
+
+
+def _before_command(target: Any, line: Asked, tap: Tap) -> int:
+    from dovetail.transports.passing import pass_streams
+    from dovetail.transports.stdio import private_streams
+
+    if isinstance(target, dict):
+        command, env = [target["command"], *target["args"]], target["env"]
+    else:
+        command, env = [*target], {}
+    options = {"env": env | variables(line.env), "inherit": "all", "cwd": line.cwd}
+    with private_streams() as (source, sink):
+
+        async def run() -> int:
+            stopping = asyncio.get_running_loop().create_task(pass_streams(command, source, sink, tap, **options))
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.cancel)
+            try:
+                return await stopping
+            except asyncio.CancelledError:
+                return 0
+
+        return finished(run, line.json)
+
+
+def _before_url(url: str, line: Asked, tap: Tap, port: int) -> int:
+    from urllib.parse import urlsplit
+
+    import uvicorn
+
+    from dovetail.transports.passing import Passing
+    from dovetail.transports.web import bound_socket
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in pairs(line.headers, ":", "--header").items()]
+    if line.auth is not None:
+        headers.append((b"authorization", f"Bearer {line.auth}".encode()))
+    try:
+        listener = bound_socket("127.0.0.1", port)
+    except OSError as exc:
+        raise click.UsageError(str(exc)) from None
+    here = f"http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path}"
+    text.note(f"{url} is at {here}")
+
+    async def run() -> None:
+        application = Passing(url, tap, headers)
+        config = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+        try:
+            await uvicorn.Server(config).serve([listener])
+        finally:
+            await application.close()
+
+    return finished(run, line.json)

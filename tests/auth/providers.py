@@ -1,0 +1,121 @@
+"""What the known providers publish of themselves: recorded facts, shortened to what matters here.
+
+Each is where its provider has it; GitHub publishes no userinfo endpoint, whose place its documentation tells instead.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Recorded(NamedTuple):
+    """One provider's document."""
+
+    parts: dict[str, str]  # what `Upstream` is told besides the name
+    where: str
+    document: dict[str, Any]
+    userinfo: str | None = None  # where the document does not say it
+    says_issuer: bool = True  # whether the preset names the issuer: it is the same for everyone
+
+
+RECORDED = {
+    "github": Recorded(
+        {},
+        "https://github.com/.well-known/oauth-authorization-server/login/oauth",
+        {
+            "issuer": "https://github.com/login/oauth",
+            "authorization_endpoint": "https://github.com/login/oauth/authorize",
+            "token_endpoint": "https://github.com/login/oauth/access_token",
+            "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": True,
+        },
+        userinfo="https://api.github.com/user",
+    ),
+    "google": Recorded(
+        {},
+        "https://accounts.google.com/.well-known/openid-configuration",
+        {
+            "issuer": "https://accounts.google.com",
+            "authorization_endpoint": "https://accounts.google.com/o/oauth2/v2/auth",
+            "token_endpoint": "https://oauth2.googleapis.com/token",
+            "userinfo_endpoint": "https://openidconnect.googleapis.com/v1/userinfo",
+            "jwks_uri": "https://www.googleapis.com/oauth2/v3/certs",
+            "scopes_supported": ["openid", "email", "profile"],
+            "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
+        },
+    ),
+    "entra": Recorded(
+        {"tenant": "88888888-8888-8888-8888-888888888888"},
+        "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/v2.0/.well-known/openid-configuration",
+        {
+            "issuer": "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/v2.0",
+            "authorization_endpoint": (
+                "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/oauth2/v2.0/authorize"
+            ),
+            "token_endpoint": (
+                "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/oauth2/v2.0/token"
+            ),
+            "userinfo_endpoint": "https://graph.microsoft.com/oidc/userinfo",
+            "jwks_uri": "https://login.microsoftonline.com/88888888-8888-8888-8888-888888888888/discovery/v2.0/keys",
+            "scopes_supported": ["openid", "profile", "email", "offline_access"],
+            "token_endpoint_auth_methods_supported": ["client_secret_post", "private_key_jwt", "client_secret_basic"],
+        },
+        says_issuer=False,  # a tenant by its domain has the issuer of its number
+    ),
+    "gitlab": Recorded(
+        {},
+        "https://gitlab.com/.well-known/openid-configuration",
+        {
+            "issuer": "https://gitlab.com",
+            "authorization_endpoint": "https://gitlab.com/oauth/authorize",
+            "token_endpoint": "https://gitlab.com/oauth/token",
+            "userinfo_endpoint": "https://gitlab.com/oauth/userinfo",
+            "jwks_uri": "https://gitlab.com/oauth/discovery/keys",
+        },
+    ),
+    "auth0": Recorded(
+        {"domain": "example.us.auth0.com"},
+        "https://example.us.auth0.com/.well-known/openid-configuration",
+        {
+            "issuer": "https://example.us.auth0.com/",
+            "authorization_endpoint": "https://example.us.auth0.com/authorize",
+            "token_endpoint": "https://example.us.auth0.com/oauth/token",
+            "userinfo_endpoint": "https://example.us.auth0.com/userinfo",
+            "jwks_uri": "https://example.us.auth0.com/.well-known/jwks.json",
+        },
+    ),
+    "okta": Recorded(
+        {"domain": "example.okta.com"},
+        "https://example.okta.com/.well-known/openid-configuration",
+        {
+            "issuer": "https://example.okta.com",
+            "authorization_endpoint": "https://example.okta.com/oauth2/v1/authorize",
+            "token_endpoint": "https://example.okta.com/oauth2/v1/token",
+            "userinfo_endpoint": "https://example.okta.com/oauth2/v1/userinfo",
+            "jwks_uri": "https://example.okta.com/oauth2/v1/keys",
+        },
+    ),
+    "keycloak": Recorded(
+        {"domain": "id.example.com", "realm": "staff"},
+        "https://id.example.com/realms/staff/.well-known/openid-configuration",
+        {
+            "issuer": "https://id.example.com/realms/staff",
+            "authorization_endpoint": "https://id.example.com/realms/staff/protocol/openid-connect/auth",
+            "token_endpoint": "https://id.example.com/realms/staff/protocol/openid-connect/token",
+            "userinfo_endpoint": "https://id.example.com/realms/staff/protocol/openid-connect/userinfo",
+            "jwks_uri": "https://id.example.com/realms/staff/protocol/openid-connect/certs",
+        },
+    ),
+    "cognito": Recorded(
+        {"domain": "example.auth.us-east-1.amazoncognito.com"},
+        "https://cognito-idp.us-east-1.amazonaws.com/us-east-1_abc/.well-known/openid-configuration",
+        {
+            "issuer": "https://cognito-idp.us-east-1.amazonaws.com/us-east-1_abc",
+            "authorization_endpoint": "https://example.auth.us-east-1.amazoncognito.com/oauth2/authorize",
+            "token_endpoint": "https://example.auth.us-east-1.amazoncognito.com/oauth2/token",
+            "userinfo_endpoint": "https://example.auth.us-east-1.amazoncognito.com/oauth2/userInfo",
+            "jwks_uri": "https://cognito-idp.us-east-1.amazonaws.com/us-east-1_abc/.well-known/jwks.json",
+            "scopes_supported": ["openid", "email", "phone", "profile"],
+            "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+        },
+        says_issuer=False,  # its domain does not tell the number of the pool
+    ),
+}

@@ -1,0 +1,208 @@
+"""Clients that prove themselves by an assertion they signed: what is taken, once, and what is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey
+
+from auth.desk import HOME, ISSUER, Browser, Desk, said
+from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.proofs import client_assertion
+from dovetail.auth.server.authority import known_client
+from dovetail.auth.server.proving import BY_ASSERTION
+from dovetail.auth.settings import Signer
+from dovetail.wire.codec import encode
+
+DOCUMENT, KEYS = "https://app.example/client.json", "https://app.example/keys.json"
+KEY, OTHER = ECKey.generate_key("P-256"), ECKey.generate_key("P-256")
+
+
+def jwks(*keys: Any) -> dict[str, Any]:
+    return {"keys": [{**key.as_dict(private=False), "kid": key.thumbprint()} for key in keys]}
+
+
+def assertion(desk: Desk, client: str, key: Any = KEY, *, alg: str = "ES256", **changes: Any) -> str:
+    claims = {
+        "iss": client, "sub": client, "aud": ISSUER, "jti": f"j{desk.now}", "iat": int(desk.now),
+        "exp": int(desk.now) + 60,
+    } | changes  # fmt: skip
+    claims = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode({"alg": alg}, claims, key, algorithms=[alg])
+
+
+def ask(desk: Desk, client: str, proof: str | None, **fields: str) -> Any:
+    """What comes of a code, shown with this proof."""
+    browser = Browser(desk)
+    form = {
+        "grant_type": "authorization_code",
+        "code": browser.code(client_id=client, redirect_uri=HOME),
+        "code_verifier": browser.verifier,
+    }
+    if proof is not None:
+        form |= {"client_assertion_type": BY_ASSERTION, "client_assertion": proof}
+    return desk.post("/token", form | fields)
+
+
+def with_document(**changes: Any) -> Desk:
+    desk = Desk()
+    about = {
+        "client_id": DOCUMENT, "client_name": "App", "redirect_uris": [HOME],
+        "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": KEYS,
+    } | changes  # fmt: skip
+    desk.documents[DOCUMENT] = HttpAnswer(200, {}, encode({k: v for k, v in about.items() if v is not None}))
+    desk.documents[KEYS] = HttpAnswer(200, {}, encode(jwks(KEY)))
+    return desk
+
+
+def known() -> tuple[Desk, str]:
+    return Desk(clients=(known_client("app", redirect_uris=[HOME], keys=jwks(KEY)),)), "app"
+
+
+def registered() -> tuple[Desk, str]:
+    desk = Desk()
+    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks": jwks(KEY)}
+    made = said(desk.register(about))
+    assert "client_secret" not in made
+    assert made["jwks"]["keys"]
+    return desk, made["client_id"]
+
+
+def described() -> tuple[Desk, str]:
+    return with_document(), DOCUMENT
+
+
+EVERY_WAY = pytest.mark.parametrize("way", [known, registered, described])
+
+
+def test_it_is_offered() -> None:
+    metadata = said(Desk().ask("GET", "/.well-known/oauth-authorization-server"))
+    assert "private_key_jwt" in metadata["token_endpoint_auth_methods_supported"]
+    assert "ES256" in metadata["token_endpoint_auth_signing_alg_values_supported"]
+    assert not [one for one in metadata["token_endpoint_auth_signing_alg_values_supported"] if one.startswith("HS")]
+
+
+@EVERY_WAY
+def test_a_client_proves_itself_by_its_key(way: Callable[[], tuple[Desk, str]]) -> None:
+    desk, client = way()
+    assert ask(desk, client, assertion(desk, client)).status == 200
+    assert ask(desk, client, assertion(desk, client, jti="2", aud=[ISSUER + "/token"]), client_id=client).status == 200
+
+
+def test_what_our_own_client_sends_is_taken() -> None:
+    desk, client = known()
+    proof = client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
+    tokens = ask(desk, client, proof)
+    assert tokens.status == 200
+    again = client_assertion(Signer(KEY.as_pem(private=True).decode()), client, ISSUER, desk.now)
+    form = {"grant_type": "refresh_token", "refresh_token": said(tokens)["refresh_token"]}
+    proved = {"client_assertion_type": BY_ASSERTION, "client_assertion": again}
+    assert desk.post("/token", form | {"client_id": client}).status == 401
+    assert desk.post("/token", form | proved).status == 200
+
+
+@EVERY_WAY
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        {"aud": "https://other.example"},
+        {"aud": [ISSUER, "https://other.example"]},
+        {"aud": None},
+        {"iss": "somebody"},
+        {"exp": None},
+        {"exp": 1},
+        {"exp": 10**10},
+        {"nbf": 10**10},
+        {"jti": None},
+        {"jti": ""},
+        {"jti": "x" * 300},
+        {"key": OTHER},
+        {"key": OctKey.import_key(str(KEY.as_dict(private=False))), "alg": "HS256"},
+    ],
+    ids=lambda flaw: "-".join(f"{name}={str(value)[:12]}" for name, value in flaw.items()),
+)
+def test_a_flawed_assertion_is_not_taken(way: Callable[[], tuple[Desk, str]], flaw: dict[str, Any]) -> None:
+    desk, client = way()
+    answer = ask(desk, client, assertion(desk, client, **flaw), client_id=client)
+    assert (answer.status, said(answer)["error"]) == (401, "invalid_client")
+
+
+@EVERY_WAY
+def test_an_assertion_is_good_once(way: Callable[[], tuple[Desk, str]]) -> None:
+    desk, client = way()
+    proof = assertion(desk, client)
+    assert ask(desk, client, proof).status == 200
+    answer = ask(desk, client, proof)
+    assert answer.status == 401
+    assert "used before" in said(answer)["error_description"]
+
+
+@EVERY_WAY
+def test_without_one_there_is_nothing(way: Callable[[], tuple[Desk, str]]) -> None:
+    desk, client = way()
+    assert ask(desk, client, None, client_id=client).status == 401
+    assert ask(desk, client, None, client_id=client, client_secret="x").status == 401
+    proof = assertion(desk, client)
+    assert ask(desk, client, proof, client_secret="x").status == 400
+    assert ask(desk, client, proof, client_id="editor").status in (400, 401)
+    assert ask(desk, client, proof, client_assertion_type="x").status == 401
+    for nonsense in ("", "a.b.c", "x" * 20_000):
+        assert ask(desk, client, nonsense, client_id=client).status == 401
+
+
+def test_a_client_without_a_key_cannot_bring_one() -> None:
+    desk = Desk()
+    assert ask(desk, "editor", assertion(desk, "editor"), client_id="editor").status == 401
+
+
+def test_keys_turn() -> None:
+    desk = with_document()
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 200
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, jti="2")).status == 200
+    assert desk.fetched.count(KEYS) == 1
+    desk.documents[KEYS] = HttpAnswer(200, {}, encode(jwks(OTHER)))
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, OTHER, jti="3")).status == 200
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT, KEY, jti="4")).status == 401
+
+
+@pytest.mark.parametrize("answer", [HttpAnswer(0), HttpAnswer(404), HttpAnswer(200, {}, b"[]"), HttpAnswer(302)])
+def test_keys_that_cannot_be_fetched(answer: HttpAnswer) -> None:
+    desk = with_document()
+    desk.documents[KEYS] = answer
+    assert ask(desk, DOCUMENT, assertion(desk, DOCUMENT)).status == 401
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"jwks_uri": None},
+        {"jwks_uri": "http://app.example/keys.json"},
+        {"jwks_uri": KEYS, "jwks": jwks(KEY)},
+        {"jwks_uri": None, "jwks": {"keys": []}},
+        {"jwks_uri": None, "jwks": {"keys": 7}},
+        {"jwks_uri": None, "jwks": {"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}},
+        {"jwks_uri": None, "jwks": jwks(*[KEY] * 11)},
+        {"jwks_uri": None, "jwks": {"keys": [{"kty": "RSA", "n": "x" * 170, "e": "AQAB"}]}},
+    ],
+    ids=str,
+)
+def test_keys_that_cannot_be_used(changes: dict[str, Any]) -> None:
+    desk = with_document(**changes)
+    assert Browser(desk).open(client_id=DOCUMENT, redirect_uri=HOME).status == 400
+    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": KEYS} | changes
+    assert desk.register({name: value for name, value in about.items() if value is not None}).status == 400
+
+
+def test_private_parts_are_not_kept() -> None:
+    desk = Desk()
+    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt"}
+    made = said(desk.register(about | {"jwks": {"keys": [KEY.as_dict(private=True)]}}))
+    assert "d" not in made["jwks"]["keys"][0]
+
+
+def test_a_known_client_has_one_proof() -> None:
+    with pytest.raises(ValueError, match="not by both"):
+        known_client("x", redirect_uris=[HOME], client_secret="s", keys=jwks(KEY))
+    with pytest.raises(ValueError, match="keys must be"):
+        known_client("x", redirect_uris=[HOME], keys="nonsense")

@@ -1,0 +1,93 @@
+"""What a word may become, up to the tools of the target and their arguments; and bash, where it is pressed for real."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.program import SERVED, Run
+from cli.terminal import screen
+from dovetail.cli.completion import SCRIPTS
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(run: Run) -> Complete:
+    def complete(line: str, shell: str = "zsh", cwd: Path | None = None, **more: str) -> list[str]:
+        """Suggestions at the mark, or at the end."""
+        point = line.find("|") if "|" in line else len(line)
+        variables = {"_DOVETAIL_COMPLETE": shell, "COMP_LINE": line.replace("|", ""), "COMP_POINT": str(point)}
+        said = run(**variables, **more, cwd=cwd)
+        assert said.code == 0, said.err
+        return said.out.splitlines()
+
+    return complete
+
+
+def test_commands_and_options(complete: Complete) -> None:
+    assert complete("dovetail re") == ["read", "record", "replay"]
+    assert complete("dovetail auth l") == ["login", "logout"]
+    assert "--revision" in complete("dovetail call --r")
+    assert complete("dovetail call --era h") == ["handshake"]
+    assert complete("dovetail nothing ") == []
+
+
+def test_targets(complete: Complete, tmp_path: Path) -> None:
+    for name in ("one.py", "two.jsonl", "notes.txt", "a b.py"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"mine": {"url": "http://x"}, "$(x)": {"url": "http://x"}}}')
+    assert complete("dovetail info ", cwd=tmp_path) == ["folder/", "mcp.json", "one.py", "two.jsonl", "mine"]
+    assert complete("dovetail mock t", cwd=tmp_path) == ["two.jsonl"]
+
+
+def test_what_a_target_offers(complete: Complete, url: str) -> None:
+    assert complete(f"dovetail call {url} a") == ["add"]
+    assert complete(f"dovetail call -v {url} echo ") == ["value=", "times=", "loud=", "tags="]
+    assert complete(f"dovetail call {url} echo value=x ti") == ["times="]
+    assert complete(f"dovetail call {url} echo loud=") == ["loud=true", "loud=false"]
+    assert complete(f"dovetail call {url} echo loud=t", shell="bash") == ["true"]
+    assert complete(f"dovetail read {url} notes") == ["notes://all"]
+    assert complete(f"dovetail prompt {url} packing ") == ["city="]
+    assert complete(f"dovetail list {url} t") == ["tools", "templates"]
+    assert complete(f"dovetail call ad| -- {sys.executable} {SERVED}") == ["add"]
+    assert complete("dovetail call http://127.0.0.1:1/mcp ") == []
+
+
+def test_what_was_said_is_remembered(complete: Complete, tmp_path: Path) -> None:
+    program = tmp_path / "once.py"
+    program.write_text(
+        "from pathlib import Path\nfrom dovetail import Server\napp = Server('once')\n"
+        "Path('started').open('a').write('x')\n@app.tool\ndef only() -> str:\n    return ''\n",
+        encoding="utf-8",
+    )
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for _ in range(2):
+        assert complete("dovetail call once.py o", cwd=tmp_path, **own) == ["only"]
+    assert (tmp_path / "started").read_text(encoding="utf-8") == "x"
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_the_scripts_are_ones_their_shell_takes(run: Run, shell: str) -> None:
+    script = run("completion", shell).good().out
+    assert "_DOVETAIL_COMPLETE" in script
+    assert run("completion", "cmd").code == 2
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="platform: there is no bash here")
+def test_the_key_in_bash(url: str, environment: dict[str, str]) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    with screen(environment | {"PATH": path, "PS1": "> "}, command=["bash", "--norc", "--noprofile", "-i"]) as at:
+        at.until("> ")
+        at.type('eval "$(dovetail completion bash)"; echo re""ady\n')
+        at.until("ready")
+        at.type(f"dovetail call {url} ad\t")
+        at.until(" add ")
+        at.type("a=900001 b=\t1\n")
+        at.until("900002")
+        at.type("exit\n")
+        at.rest()

@@ -1,0 +1,121 @@
+"""`record`, `mock`, `replay`, `diff` and `tap`: one format, written by some and read by the others."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.program import ROOT, SERVED, Run, serving
+
+OURS = [sys.executable, "-m", "dovetail.cli"]
+STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]
+
+
+@pytest.fixture(scope="module", params=["stateless", "handshake"])
+def recording(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recordings") / f"{request.param}.jsonl"
+    steps = [word for step in STEPS for word in ("--do", step)]
+    said = run("record", SERVED, "-o", path, *steps, "--era", request.param, "-a", "value=3").good()
+    assert "messages in" in said.out
+    return path
+
+
+def test_a_recording_stands_for_the_server(run: Run, recording: Path) -> None:
+    assert run("call", recording, "add", "a=1", "b=2").good().out == "3\n"
+    assert run("call", recording, "refuse").code == 5
+    assert run("read", recording, "notes://today").good().out == "milk\n"
+    assert run("call", recording, "book", "flight=Y", "-a", "value=3").good().out == "Y in row 3\n"
+    other = run("call", recording, "add", "a=2")
+    assert other.code == 5
+    assert "with other arguments" in other.err
+    older = run("info", recording, "--revision", "2025-03-26", "--json").good()
+    assert older.json["name"] == "served"
+
+
+def test_the_same_server_answers_the_same(run: Run, recording: Path) -> None:
+    assert "as recorded" in run("replay", SERVED, recording).good().out
+    assert run("diff", recording, SERVED).good().out == "no difference\n"
+
+
+def test_another_server_is_found_out(run: Run, recording: Path, tmp_path: Path) -> None:
+    text = SERVED.read_text(encoding="utf-8")
+    changed = text.replace("return a + b", "return a - b").replace("times: int = 1", "times: str")
+    other = tmp_path / "other.py"
+    other.write_text(changed, encoding="utf-8")
+    said = run("replay", other, recording)
+    assert said.code == 6
+    assert 'tools/call {"name": "add"' in said.out
+    found = run("diff", recording, other)
+    assert found.code == 6
+    assert "~ tool echo: the argument `times` is now required (breaks callers)" in found.out
+    assert run("diff", other, recording, "--json").code == 6
+
+
+def test_mock_over_http(run: Run, recording: Path, environment: dict[str, str]) -> None:
+    with serving([*OURS, "mock", str(recording), "--http", "--port", "0", "--loose"], environment) as url:
+        assert run("call", url, "add", "a=9").good().out == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["mock", SERVED], "not part of a recording"),
+        (["replay", SERVED], "give a target and a recording"),
+        (["diff", SERVED], "give two targets"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", "jump up"], "call, read or prompt"),
+        (["tap", SERVED, "more", "-o", "x.jsonl"], "too much"),
+    ],
+)
+def test_what_is_missing_is_explained(run: Run, words: list[str], why: str, tmp_path: Path) -> None:
+    said = run(*words, cwd=tmp_path)
+    assert said.code == 2
+    assert why in said.err
+
+
+def test_tap_before_a_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "tapped.jsonl"
+    tapped = [*OURS, "tap", SERVED, "-o", path]
+    assert run("call", "add", "a=4", "--", *tapped).good().out == "5\n"
+    kinds = [json.loads(line).get("to") for line in path.read_text(encoding="utf-8").splitlines()]
+    assert kinds[0] is None
+    assert kinds.count("server") == kinds.count("client") == 3
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run("call", path, "add", "a=4").good().out == "5\n"
+
+
+@pytest.mark.interop
+def test_tap_before_a_server_of_others(run: Run, everything: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "everything.jsonl"
+    tapped = [*OURS, "tap", "-o", path, "--", *everything]
+    said = run("call", "get-sum", "a=2", "b=3", "--", *tapped).good()
+    assert run("call", path, "get-sum", "a=2", "b=3").good().out == said.out
+
+
+def test_tap_ends_with_its_server_and_as_it_did(environment: dict[str, str], tmp_path: Path) -> None:
+    program = "import sys; sys.stdout.write('last words\\n'); sys.exit(9)"
+    command = [*OURS, "tap", "-o", str(tmp_path / "t.jsonl"), "--", sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == b"last words\n"
+        assert process.wait(30) == 9
+    assert '"text":"last words"' in (tmp_path / "t.jsonl").read_text(encoding="utf-8")
+
+
+def test_tap_before_a_url(run: Run, url: str, environment: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "far.jsonl"
+    with serving([*OURS, "tap", url, "-o", str(path)], environment) as here:
+        assert run("call", here, "count", "to=2").good().out == "counted to 2\n"
+        assert run("call", here, "add", "a=1", "--era", "handshake").good().out == "2\n"
+    text = path.read_text(encoding="utf-8")
+    assert '"notifications/progress"' in text
+    assert '"initialize"' in text
+    with serving([sys.executable, str(ROOT / "examples" / "over_http.py"), "--port", "0"], environment) as guarded:
+        words = [*OURS, "tap", guarded, "-o", str(path), "-H", "Authorization: Bearer let-me-in"]
+        with serving(words, environment) as here:
+            assert run("call", here, "whoami").good().out.startswith("You are ada")
+    assert "let-me-in" not in path.read_text(encoding="utf-8")
+    nowhere = [*OURS, "tap", "http://127.0.0.1:1/mcp", "-o", str(path)]
+    with serving(nowhere, environment) as here:
+        assert run("list", here).code == 3

@@ -1,0 +1,96 @@
+"""What the pages show of the command line is what it prints: every transcript of `dovetail` commands is run.
+
+A transcript is a `console` block whose commands are all ours. It is run in a folder with the server of the README and
+two examples. "…" in a line stands for anything from there on, alone on a line for all lines that follow; `# exits with
+N` behind a command says how it ends.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli.main import NAMES
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ROOT / "docs" / "commands"
+PAGES = [ROOT / "README.md", *sorted(COMMANDS.glob("*.md"))]
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"\$ (?P<command>.*?)(?:  # exits with (?P<code>\d+))?")
+ANY = "…"
+BIN = Path(sys.executable).parent
+
+
+def transcripts(page: Path) -> Iterator[list[tuple[str, int, list[str]]]]:
+    """The commands of each block, with the exit status and the output they must have."""
+    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+        rows = block["text"].splitlines()
+        if block["info"] != "console" or not all(row.startswith("$ dovetail") for row in rows if row.startswith("$")):
+            continue
+        found: list[tuple[str, int, list[str]]] = []
+        for row in rows:
+            if named := LINE.fullmatch(row):
+                found.append((named["command"], int(named["code"] or 0), []))
+            else:
+                found[-1][2].append(row)
+        yield found
+
+
+SHOWN = [page for page in PAGES if any(transcripts(page))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    hello = next(block["text"] for block in FENCE.finditer(page) if block["info"] == "python")
+    (tmp_path / "hello.py").write_text(hello, encoding="utf-8")
+    for name in ("weather.py", "booking.py"):
+        shutil.copy(ROOT / "examples" / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_a_transcript_is_what_is_printed(page: Path, folder: Path) -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "DOVETAIL_"))}
+    own |= {"HOME": str(folder / "home"), "COLUMNS": "100", "PATH": f"{BIN}{os.pathsep}{own['PATH']}"}
+    for transcript in transcripts(page):
+        for command, code, expected in transcript:
+            done = subprocess.run(
+                shlex.split(command), cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            printed = [row for row in done.stdout.splitlines() if not row.startswith(("Usage: ", "more: "))]
+            assert done.returncode == code, f"{command}\n{done.stdout}"
+            assert _same(expected, printed), f"{command}\nexpected:\n{expected}\nprinted:\n{printed}"
+
+
+def _same(expected: list[str], printed: list[str]) -> bool:
+    for at, row in enumerate(expected):
+        if row == ANY:
+            return True
+        if at >= len(printed) or not re.fullmatch(".*".join(map(re.escape, row.split(ANY))), printed[at]):
+            return False
+    return len(expected) == len(printed)
+
+
+def test_a_wrong_transcript_is_noticed() -> None:
+    assert _same(["a", "b …", ANY], ["a", "b 1", "c", "d"])
+    assert _same(["… b"], ["a b"])
+    assert not _same(["a"], ["b"])
+    assert not _same(["a"], ["a", "b"])
+    assert not _same(["a", "b"], ["a"])
+
+
+def test_every_command_has_a_page_and_every_page_a_command() -> None:
+    assert {page.stem for page in COMMANDS.glob("*.md")} == {*NAMES, "README"}
+
+
+def test_most_pages_show_something_that_runs() -> None:
+    silent = {page.stem for page in COMMANDS.glob("*.md")} - {page.stem for page in SHOWN}
+    assert silent == {"dev", "listen", "conformance", "completion"}  # what does not end, and what needs more than this

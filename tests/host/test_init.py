@@ -1,0 +1,15 @@
+"""What dovetail.host names is there."""
+
+import pytest
+
+import dovetail
+from dovetail import host
+
+
+def test_every_name_is_there() -> None:
+    assert all(getattr(host, name).__name__ == name for name in host.__all__)
+    assert host.Policy is dovetail.Policy
+    assert host.rule is dovetail.rule
+    assert host.arg is dovetail.arg
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = host.nothing

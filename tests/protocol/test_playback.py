@@ -1,0 +1,104 @@
+"""A recording answers what it was asked, and says so of anything else."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dovetail.protocol.playback import Playback, given_answers, revision_of, turns
+from dovetail.protocol.recording import Frame, Heading
+from dovetail.wire.revisions import NEWEST
+
+
+def asked(id: int, method: str, token: Any = None, **params: Any) -> Frame:
+    meta = {"_meta": {"progressToken": token}} if token is not None else {}
+    return Frame(at=0, to="server", message={"jsonrpc": "2.0", "id": id, "method": method, "params": params | meta})
+
+
+def said(id: int, **result: Any) -> Frame:
+    return Frame(at=0, to="client", message={"jsonrpc": "2.0", "id": id, "result": result})
+
+
+def told(method: str, **params: Any) -> Frame:
+    return Frame(at=0, to="client", message={"jsonrpc": "2.0", "method": method, "params": params})
+
+
+CALL: dict[str, Any] = {"name": "t", "arguments": {"a": 1}}
+OPENED = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {"listChanged": True}},
+    "serverInfo": {"name": "s"},
+}
+PARTS = [
+    Heading(recording=1),
+    asked(0, "initialize"),
+    said(0, **OPENED),
+    asked(1, "tools/call", 7, **CALL),
+    told("notifications/progress", progressToken=7, progress=1),
+    said(1, n=1),
+    Heading(recording=1),
+    asked(1, "tools/call", **CALL),
+    said(1, n=2),
+]
+
+
+def ask(playback: Playback, method: str, **params: Any) -> list[dict[str, Any]]:
+    heard: list[bytes] = []
+    message = {"jsonrpc": "2.0", "id": "x", "method": method, "params": params}
+    playback.link(heard.append).receive(json.dumps(message).encode())
+    return [json.loads(one) for one in heard]
+
+
+def test_answers_come_in_their_order_and_the_last_one_stays() -> None:
+    played = Playback(PARTS)
+    progress, first = ask(played, "tools/call", **CALL, _meta={"progressToken": "mine"})
+    assert progress["params"] == {"progressToken": "mine", "progress": 1}
+    assert first == {"jsonrpc": "2.0", "id": "x", "result": {"n": 1}}
+    assert ask(played, "tools/call", **CALL)[0]["result"] == {"n": 2}
+    assert ask(played, "tools/call", **CALL)[0]["result"] == {"n": 2}
+
+
+def test_it_opens_as_it_did_and_promises_no_news() -> None:
+    played = Playback(PARTS)
+    assert played.revision == "2025-06-18"
+    assert played.server == {"name": "s"}
+    assert ask(played, "initialize")[0]["result"] == OPENED | {"capabilities": {"tools": {}}}
+    assert ask(played, "server/discover")[0]["error"]["code"] == -32601
+    assert ask(played, "ping")[0]["result"] == {}
+    assert ask(played, "subscriptions/listen") == []
+
+
+def test_what_was_not_recorded_is_named() -> None:
+    played = Playback(PARTS)
+    assert "with other arguments" in ask(played, "tools/call", name="t", arguments={"a": 2})[0]["error"]["message"]
+    assert "there are tools/call t" in ask(played, "tools/call", name="u")[0]["error"]["message"]
+    assert ask(Playback(PARTS, loose=True), "tools/call", name="t", arguments={"a": 2})[-1]["result"] == {"n": 1}
+    with pytest.raises(ValueError, match="no answer"):
+        Playback([Heading(recording=1)])
+
+
+def test_without_an_opening_one_is_made_up() -> None:
+    played = Playback([asked(1, "prompts/list"), said(1, prompts=[])])
+    assert played.revision == NEWEST
+    assert ask(played, "server/discover")[0]["result"]["capabilities"] == {"prompts": {}}
+    assert ask(played, "prompts/list", cursor=None)[0]["result"] == {"prompts": []}
+
+
+def test_batches_and_text_are_taken_apart() -> None:
+    both = [{"id": 1, "method": "a"}, {"id": 2, "method": "b"}]
+    parts = [
+        Frame(at=0, to="server", message=both),
+        Frame(at=0, to="client", text="noise"),
+        Frame(at=0, to="client", message=[{"id": 2, "result": {}}]),
+    ]
+    found = turns(parts)
+    assert [(turn.method, turn.answer is not None) for turn in found] == [("a", False), ("b", True)]
+    assert revision_of(found) == NEWEST
+
+
+def test_answers_of_a_client_are_found_by_their_question() -> None:
+    question = {"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {}}
+    answer = {"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}
+    parts = [Frame(at=0, to="client", message=question), Frame(at=0, to="server", message=answer)]
+    assert given_answers(parts, "elicitation/create") == [{"action": "accept"}]
+    assert given_answers(parts, "roots/list") == []

@@ -1,0 +1,219 @@
+"""Published advisories about authorization in MCP software, and the tests of ours that would have caught each.
+
+A test is `path::function`, its path below `tests`.
+"""
+
+from typing import NamedTuple
+
+
+class Advisory(NamedTuple):
+    """One flaw somebody had, or several of one kind."""
+
+    names: str
+    where: str
+    flaw: str
+    tests: tuple[str, ...]
+
+
+ADVISORIES = (
+    # OAuth
+    Advisory(
+        "GHSA-c2jp-c369-7pvx",
+        "fastmcp",
+        "a proxy to a provider without consent for each client",
+        (
+            "auth/test_upstream.py::test_nobody_is_sent_upstream_before_they_agreed",
+            "auth/test_upstream.py::test_each_client_is_agreed_to_by_itself",
+            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-27124, GHSA-rww4-4w9c-7733",
+        "fastmcp",
+        "consent not bound to the browser that comes back",
+        (
+            "auth/test_upstream.py::test_a_callback_in_another_browser",
+            "auth/test_authority.py::test_another_browser_cannot_decide",
+            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+        ),
+    ),
+    Advisory(
+        "GHSA-6x8h-498w-gv8c",
+        "fastmcp",
+        "remembered consent ridden by another's request",
+        (
+            "auth/test_authority.py::test_consent_is_asked_for_every_time",
+            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-69196",
+        "fastmcp",
+        "a token for the origin in place of the resource asked for",
+        (
+            "auth/test_authority.py::test_from_consent_to_token",
+            "reliability/test_t31_tokens.py::test_no_flawed_token_is_let_through",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-62800",
+        "fastmcp",
+        "the client's callback page shows what came in the address",
+        (
+            "login/test_listener.py::test_nothing_that_came_is_shown",
+            "login/test_browser.py::test_a_no_is_told_and_what_came_with_it_is_not_run",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-4143",
+        "workers-oauth-provider",
+        "redirect_uri not checked",
+        (
+            "auth/test_authority.py::test_a_redirect_to_an_unknown_place_is_never_followed",
+            "auth/test_authority.py::test_a_redirect_outside_the_document",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-4144",
+        "workers-oauth-provider",
+        "PKCE can be left out",
+        (
+            "auth/test_authority.py::test_what_the_client_is_told_of",
+            "auth/test_authority.py::test_a_code_in_wrong_hands",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-6514",
+        "mcp-remote",
+        "the authorization endpoint given to a shell",
+        ("reliability/test_t32_discovery.py::test_an_address_is_never_given_to_a_shell",),
+    ),
+    Advisory(
+        "CVE-2025-58444, GHSA-g9hg-qhmf-q45m",
+        "Inspector",
+        "a `javascript:` address opened to log in",
+        ("reliability/test_t32_discovery.py::test_what_is_no_page_is_not_opened",),
+    ),
+    Advisory(
+        "CVE-2026-58196, CVE-2026-44430, vercel/ai 20578, Inspector 1717",
+        "ToolHive, registry, AI SDK, Inspector",
+        "discovery leads into the own network; 6to4, NAT64 and site-local addresses not seen as such",
+        (
+            "reliability/test_t32_discovery.py::test_no_document_leads_into_this_network",
+            "reliability/test_t32_discovery.py::test_a_name_that_changes_its_address_gains_nothing",
+            "login/test_web.py::test_addresses_that_are_not",
+            "login/test_authority.py::test_documents_of_strangers_are_not_fetched_from_this_network",
+        ),
+    ),
+    Advisory(
+        "librefang 6315",
+        "several clients",
+        "a form with credentials sent on by a 307 or 308",
+        (
+            "reliability/test_t32_discovery.py::test_a_code_is_not_sent_on",
+            "login/test_driver.py::test_credentials_are_not_redirected",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-44427",
+        "registry",
+        "an open redirect by `//`",
+        (
+            "auth/test_authority.py::test_a_redirect_to_an_unknown_place_is_never_followed",
+            "login/test_driver.py::test_an_address_without_a_scheme_is_another_origin_too",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-44429",
+        "registry",
+        "an address somebody registered becomes script on a page",
+        (
+            "auth/test_authority.py::test_what_a_client_says_of_itself_becomes_no_script",
+            "auth/test_authority.py::test_names_are_escaped",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-44428",
+        "registry",
+        "a token for somebody else accepted",
+        (
+            "reliability/test_t31_tokens.py::test_no_flawed_token_is_let_through",
+            "auth/test_verify.py::test_a_token_that_is_not_active_or_not_for_us",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-45781",
+        "registry",
+        "a check skipped when whoever does it is busy",
+        (
+            "auth/test_verify.py::test_no_answer_is_no_permission",
+            "auth/test_verify.py::test_keys_that_cannot_be_fetched_let_nobody_in",
+        ),
+    ),
+    Advisory(
+        "GHSA-g53w-w6mj-hrpp",
+        "Kuadrant gateway",
+        "one literal key for all installations",
+        (
+            "protocol/test_state.py::test_a_server_without_a_secret_makes_one_of_its_own",
+            "auth/test_upstream.py::test_a_vault",
+        ),
+    ),
+    Advisory(
+        "mcp-remote 315",
+        "mcp-remote",
+        "logins beside each other overwrite one another's verifier",
+        ("reliability/test_t33_tokens.py::test_logins_beside_each_other_do_not_overwrite_what_the_other_needs",),
+    ),
+    # Handles and doors
+    Advisory(
+        "CVE-2026-52869, GHSA-jpw9-pfvf-9f58",
+        "python-sdk",
+        "a session's id enough to use it as another principal",
+        (
+            "reliability/test_t13_principals.py::test_sessions",
+            "reliability/test_t13_handles.py::test_the_session_of_another_principal",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-33946, CVE-2026-67431",
+        "ruby-sdk",
+        "a stream taken over with a replayed session id",
+        (
+            "reliability/test_t13_handles.py::test_the_session_of_another_principal",
+            "reliability/test_t13_principals.py::test_event_ids",
+        ),
+    ),
+    Advisory(
+        "CVE-2026-52870, GHSA-hvrp-rf83-w775",
+        "python-sdk",
+        "handles of others read and cancelled",
+        (
+            "reliability/test_t13_handles.py::test_the_call_of_another_cannot_be_cancelled",
+            "reliability/test_t13_handles.py::test_the_subscription_of_another_cannot_be_ended",
+            "reliability/test_t13_principals.py::test_states",
+            "reliability/test_t13_principals.py::test_links_to_results_that_were_kept_back",
+        ),
+    ),
+    Advisory(
+        "CVE-2025-6515",
+        "oatpp-mcp",
+        "session ids that can be guessed",
+        ("reliability/test_t13_handles.py::test_sessions_cannot_be_guessed",),
+    ),
+    Advisory(
+        "GHSA-vw82-7fv8-r6gp, CVE-2026-11717, CVE-2026-11718, CVE-2026-11719",
+        "Obot, mcp-toolbox",
+        "opaque tokens let past checks that others had to pass",
+        ("auth/test_verify.py::test_a_token_that_is_not_active_or_not_for_us",),
+    ),
+    Advisory(
+        "CVE-2026-33032",
+        "nginx-ui",
+        "one of two endpoints asked nobody",
+        (
+            "reliability/test_t31_tokens.py::test_every_route_asks",
+            "login/test_porter.py::test_without_a_token_nothing_is_served",
+        ),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Every advisory that is listed names tests that exist, and docs/reliability.md lists them all.
+
+RELIABILITY_WRITE=1 writes the table.
+"""
+
+import ast
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from reliability.advisories import ADVISORIES, Advisory
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs" / "reliability.md"
+BLOCK = re.compile(r"(<!-- generated: advisories -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """The tests of a file; none that is switched off."""
+    found = ast.parse((TESTS / path).read_text(encoding="utf-8")).body
+    return frozenset(
+        one.name
+        for one in found
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("skip(" in ast.unparse(mark) or "xfail" in ast.unparse(mark) for mark in one.decorator_list)
+    )
+
+
+@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda one: one.names.partition(",")[0])
+def test_each_has_a_test_that_exists(advisory: Advisory) -> None:
+    assert advisory.tests
+    for test in advisory.tests:
+        path, _, name = test.partition("::")
+        assert name in functions(path), test
+
+
+def test_none_is_listed_twice() -> None:
+    names = [name for one in ADVISORIES for name in one.names.split(", ")]
+    assert len(names) == len(set(names))
+
+
+def table() -> str:
+    rows = [
+        f"| {one.names} | {one.where} | {one.flaw} | "
+        + ", ".join(f"`{test.partition('::')[2]}`" for test in one.tests)
+        + " |"
+        for one in ADVISORIES
+    ]
+    return "\n".join(["| advisory | had by | flaw | tests here |", "| --- | --- | --- | --- |", *rows]) + "\n"
+
+
+def test_the_page_lists_them() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    due = BLOCK.sub(lambda found: found[1] + table() + found[2], text)
+    if os.environ.get("RELIABILITY_WRITE"):
+        PAGE.write_text(due, encoding="utf-8")
+    assert BLOCK.search(text)
+    assert PAGE.read_text(encoding="utf-8") == due

@@ -1,0 +1,80 @@
+"""T44: names across servers: whatever servers and tools are called, a name leads to one tool of one server."""
+
+import itertools
+import random
+
+from lab import figure
+
+from dovetail import Tool
+from dovetail.host.catalog import Catalog, Manifest
+from dovetail.host.names import check_server, cleaned, exposed, full
+
+# Separators, ends, case, look-alikes (Cyrillic and full-width), blanks that nobody sees, lengths around the limit.
+PIECES = ("a", "A", "b", "_", "__", "-", ".", "\u0430", "\uff41", "\u200b", " ", "9")
+LONG = tuple("a" * size + end for size in (19, 20, 30, 57, 58, 64, 65, 200) for end in ("", "_", "_b", "__b"))
+
+
+def tool(name: str, description: str = "") -> Tool:
+    return Tool(name=name, description=description, input_schema={"type": "object"})
+
+
+def tool_names() -> list[str]:
+    short = ["".join(parts) for size in (1, 2, 3) for parts in itertools.product(PIECES, repeat=size)]
+    return sorted({*random.Random(44).sample(short, 500), *PIECES, *LONG, ""})
+
+
+def server_names() -> list[str]:
+    alike = ["".join(parts) for parts in itertools.product(("a", "A", "b", "_", "-", "9"), repeat=2)]
+    return sorted({*alike, "a__b", "a_b", "ab", "a" * 64, "a" * 63, "a" * 20, "a" * 21})
+
+
+def test_no_two_tools_have_one_name() -> None:
+    servers, tools = server_names(), tool_names()
+    routes: dict[str, set[tuple[str, str]]] = {}
+    for server, name in itertools.product(servers, tools):
+        for spelling in (exposed(server, name), full(server, name)):
+            routes.setdefault(spelling, set()).add((server, name))
+    ambiguous = [one for one in routes.values() if len(one) > 1]
+    figure(f"T44 ambiguous names of {len(servers) * len(tools)} tools of {len(servers)} servers", len(ambiguous), "")
+    assert not ambiguous
+    assert max(map(len, (one for one in routes if "." not in one))) <= 64
+
+
+def test_a_server_cannot_take_another_ones_names_by_joining() -> None:
+    chance, names = random.Random(4), [one for one in tool_names() if one]
+    captured = rounds = 0
+    for _ in range(300):
+        victim = {"git": Manifest(tools=[tool(one) for one in chance.sample(names, 5)])}
+        before = {one.exposed: one.full for one in Catalog.of(victim).tools}
+        aims = [*before, *before.values(), *(one.partition("__")[2] for one in before), *chance.sample(names, 5)]
+        joined = Catalog.of(
+            victim
+            | {
+                chance.choice(["g", "gi", "git_", "git-", "Git", "zgit"]): Manifest(
+                    tools=[tool(one) for one in {*aims}]
+                )
+            }
+        )
+        for name, home in before.items():
+            rounds += 1
+            found = joined.find(name)
+            captured += found is None or found.full != home
+    figure(f"T44 names captured by a server that joined, of {rounds}", captured, "")
+    assert captured == 0
+
+
+def test_two_things_under_one_name_are_told_and_neither_is_offered() -> None:
+    made = Catalog.of(
+        {"a": Manifest(tools=[tool("x", "one"), tool("y"), tool("x", "other")]), "b": Manifest(tools=[tool("x")])}
+    )
+    assert [one.full for one in made.tools] == ["a.y", "b.x"]
+    assert made.problems == ("a offers two different things as tool 'x'",)
+
+
+def test_names_of_servers_that_look_alike_do_not_become_one() -> None:
+    alike = ["github", "g\u0456thub", "g\u00edthub", "\uff47ithub", "git\u200bhub", "git.hub", "git hub", "Github"]
+    made = [cleaned(one) for one in alike]
+    assert all(check_server(one) for one in made)
+    assert (
+        len({*made}) == len(alike) - 1
+    )  # "git.hub" and "git hub" are told apart by the file's reader: the second is refused

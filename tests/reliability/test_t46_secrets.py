@@ -1,0 +1,121 @@
+"""T46: secrets: planted wherever a host's servers get them from, and looked for in all it says, logs and keeps."""
+
+import json
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import figure
+
+from dovetail import Client, MCPError, Policy, rule
+from dovetail.host.config import Entry, read_file
+from dovetail.host.grants import Grants, grant
+from dovetail.host.journal import Journal
+from dovetail.host.policy import Question
+from dovetail.host.secrets import Secrets, Unresolved
+
+CANARIES = {
+    kind: f"canary-{kind}-5d1f0c" for kind in ("env", "input", "keyring", "file", "cmd", "literal", "header", "state")
+}
+SERVER = '''
+import os, sys
+from dovetail import Server, Context
+app = Server("leaky")
+
+@app.tool
+def tell() -> str:
+    """Tells everything it knows."""
+    return " ".join([*os.environ.values(), *sys.argv])
+
+@app.tool
+def fail(password: str) -> str:
+    raise RuntimeError(" ".join([password, *os.environ.values()]))
+
+@app.tool
+async def ask(ctx: Context) -> str:
+    answer = await ctx.elicit("Which one?", str)
+    return f"chose {answer} of {list(os.environ.values())}"
+
+app.run("stdio")
+'''
+
+
+def servers(folder: Path) -> dict[str, Any]:
+    (folder / "leaky.py").write_text(SERVER, encoding="utf-8")
+    (folder / "file.txt").write_text(CANARIES["file"], encoding="utf-8")
+    (folder / "say.py").write_text(f"print({CANARIES['cmd']!r})", encoding="utf-8")
+    env = {
+        "A_TOKEN": "${LEAKY_TOKEN}", "B_KEY": "${input:b}", "C_KEY": "${keyring:c}", "D": "${file:file.txt}",
+        "E": f"${{cmd:{sys.executable} {folder / 'say.py'}}}", "F_PASSWORD": CANARIES["literal"],
+    }  # fmt: skip
+    leaky = {"command": sys.executable, "args": [str(folder / "leaky.py"), "--token", "${LEAKY_TOKEN}"], "env": env}
+    url = "http://127.0.0.1:1/mcp?key=${LEAKY_TOKEN}"
+    gone = {"command": sys.executable, "args": ["-c", "exit(3)", "--token", "${LEAKY_TOKEN}"], "env": env}
+    headers = {"Authorization": f"Bearer {CANARIES['header']}", "X-Key": "${input:b}"}
+    bad = {"command": ["x", CANARIES["literal"]], "env": [CANARIES["literal"]], "headers": CANARIES["literal"]}
+    odd = {"command": "x", "env": {"P": CANARIES["literal"]}, "x-dovetail": {"trust": CANARIES["literal"]}}
+    return {"leaky": leaky, "gone": gone, "far": {"url": url, "headers": headers}, "bad": bad, "odd": odd}
+
+
+async def used(client: Client, journal: Journal, said: list[str]) -> None:
+    """Everything that can be done with a server, kept in the journal."""
+    for tool, arguments in (("tell", {}), ("fail", {"password": CANARIES["literal"]}), ("ask", {}), ("nothing", {})):
+        question = Question(server=client.name, tool=tool, arguments=arguments, identity="i")
+        journal.decision(question, Policy(rules=[rule("allow")]).decide(question))
+        try:
+            result = await client.call_tool(tool, arguments)
+            journal.call(question, "ok", 1.0, error=str(result.content))
+        except MCPError as exc:
+            journal.call(question, type(exc).__name__, 1.0, error=f"{exc}\n{exc.stderr}")
+            said.append("".join(traceback.format_exception(exc)))
+
+
+async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers(tmp_path)}), encoding="utf-8")
+    secrets = Secrets(
+        {"LEAKY_TOKEN": CANARIES["env"]},
+        {"b": CANARIES["input"]},
+        keyring=lambda _, name: {"c": CANARIES["keyring"]}.get(name),
+    )
+    entries, problems = read_file(path, level="user")
+    found: dict[str, Entry] = {one.name: one for one in entries}
+    assert found.keys() == {"leaky", "gone", "far"}
+    said = [repr(entries), repr(secrets), repr(problems), *(str(one.needs()) for one in entries)]
+    with pytest.raises(Unresolved) as missing:
+        found["leaky"].target({"LEAKY_TOKEN": CANARIES["env"]})
+    said.append("".join(traceback.format_exception(missing.value)))
+    grants = Grants(tmp_path / "grants.json")
+    with Journal(tmp_path / "journal.jsonl", secrets=secrets, values=True) as journal:
+        for entry in entries:
+            grants.add(
+                grant(Question(server=entry.name, tool="tell", identity=entry.identity), "f", 1.0, scope="always")
+            )
+            target = entry.target(secrets=secrets)
+            client = Client(target, name=entry.name, elicit=lambda _: {"value": "x"})
+            client.taps.append(journal.tap(entry.name))
+            said.append(repr(client))
+            try:
+                async with client:
+                    await used(client, journal, said)
+            except MCPError as exc:
+                journal.state(entry.name, "starting", "failed", str(exc))
+                said.append("".join(traceback.format_exception(exc)))
+        journal.event("pending", "leaky", requestState=CANARIES["state"])
+    outputs = {
+        "what it says": "\n".join(said),
+        "the log": caplog.text + repr([one.__dict__ for one in caplog.records]),
+        "the journal": (tmp_path / "journal.jsonl").read_text(encoding="utf-8"),
+        "the grants": (tmp_path / "grants.json").read_text(encoding="utf-8"),
+    }
+    hits = [(where, kind) for where, text in outputs.items() for kind, value in CANARIES.items() if value in text]
+    figure(f"T46 secrets found in {len(outputs)} outputs, {len(CANARIES)} planted", len(hits), "")
+    assert not hits
+    # The other way round: they were there to be found, and what is no secret is still told.
+    assert outputs["the journal"].count("***") > 10
+    assert "chose x of" in outputs["the journal"]
+    assert "exit code 3" in outputs["the journal"]
