@@ -28,7 +28,16 @@ from dovetail.client.options import (
 from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, says_unknown, value_as, value_of
-from dovetail.errors import AuthError, CannotConnect, MCPError, NotOffered, PeerError, RequestTimeout, ResultError
+from dovetail.errors import (
+    AuthError,
+    CannotConnect,
+    MCPError,
+    NotOffered,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+    TransportError,
+)
 from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
@@ -38,6 +47,7 @@ from dovetail.protocol.probe import Era, check_wishes
 from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
 from dovetail.wire.incoming import body, plain
+from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import (
     ClientCapabilities,
     DiscoverResult,
@@ -114,6 +124,8 @@ class Client:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.taps: list[Tap] = []  # told of every message, as long as they stand here
+        # Told when a connection is lost, with the reason, and with None when one is open.
+        self.on_connection: Callable[[TransportError | None], None] | None = None
         self._dial = dial
         self._key = key
         self._revision = revision
@@ -133,6 +145,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
+        self._opened: Conversation | None = None  # the last
         self._requesting = Requesting(
             name,
             self._keeper,
@@ -156,19 +169,27 @@ class Client:
         self._requesting.surround(self._middleware, self._caller)
         return function
 
-    def mountable(self) -> Mountable:
+    def mountable(self, *, shared: bool = False) -> Mountable:
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
 
-        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
+        the handlers are only for what this client itself requests.
         """
         from dovetail.client.forwarding import Forwarding
 
-        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying, shared=shared)
 
-    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+    def _relaying(
+        self, questions: Relay, logs: Callable[[dict[str, Any]], None], own: Callable[[], bool] | None
+    ) -> None:
         self._answering.relay = questions
-        if self._on_log is None:
+        if self._on_log is None or own is not None:
             self.log_relay = logs
+        if own is not None:
+            self._answering.own = own
+            level = self._identity.level or "info"
+            self._identity = replace(self._identity, level=level, handshake=EVERYTHING)
+            return
         level = self._identity.level or ("info" if self._on_log is None else None)
         given = self._identity.capabilities
         told = self._answering.capabilities()
@@ -242,7 +263,14 @@ class Client:
             except BaseException:
                 await asyncio.shield(conversation.close())
                 raise
+        self._opened = conversation
+        if self.on_connection is not None:
+            self.on_connection(None)
         return conversation
+
+    def _lost(self, conversation: Conversation) -> None:
+        if self.on_connection is not None and conversation is self._opened:
+            self.on_connection(conversation.why_lost)
 
     async def _met(self, clock: Clock) -> Conversation:
         """A conversation with the server, opened as it was the last time if that is known."""
@@ -275,6 +303,7 @@ class Client:
                 heard=self._heard,
                 waiting=self._keeper.clocks,
                 taps=self.taps,
+                on_lost=self._lost,
             )
 
         return Opening(self._dial, converse, self._identity, self.timeouts, clock, revision=self._revision, era=era)
@@ -292,11 +321,12 @@ class Client:
             self._requesting.heard(method)
             for listening in tuple(self._listeners):
                 listening.hear(method, params)
-        elif method == "notifications/message" and self.log_relay is not None:
-            self.log_relay(plain(params))
-        elif method == "notifications/message" and self._on_log is not None:
-            with contextlib.suppress(ResultError):
-                self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
+        elif method == "notifications/message":
+            if self.log_relay is not None:
+                self.log_relay(plain(params))
+            if self._on_log is not None:
+                with contextlib.suppress(ResultError):
+                    self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
 
     # What is known of the server
 
@@ -446,6 +476,10 @@ class Client:
         options = _options(timeout, total, progress, await self._declaring(meta), None)
         row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        return await self._here(self._answering.answer_all, questions)
 
     async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What goes with a request whose questions come back: with no handlers, all may be asked."""

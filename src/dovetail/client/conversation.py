@@ -61,6 +61,7 @@ class Conversation:
         heard: Heard,
         waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
+        on_lost: Callable[["Conversation"], None] | None = None,
     ) -> None:
         self.channel = channel
         self.name = name
@@ -77,6 +78,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._on_lost = on_lost
         self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
         self._loop = asyncio.get_running_loop()
@@ -223,6 +225,8 @@ class Conversation:
             self.gone.set()
             for task in self._answers.values():
                 task.cancel()
+            if self._on_lost is not None:
+                self._on_lost(self)
 
     def _progress(self, params: Any) -> None:
         try:

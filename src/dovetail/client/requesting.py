@@ -4,7 +4,9 @@ Sits between the surface, which knows the methods, and the keeper, which knows t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from dovetail.client.answering import Answering
@@ -25,6 +27,8 @@ from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
 
 CALL = METHODS["tools/call"]
+
+_own: ContextVar["Requesting | None"] = ContextVar("dovetail_own", default=None)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -72,6 +76,8 @@ class Requesting:
         self._chain: Call | None = None
         self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
+        self.counted = False  # whether requests of this side's own are to be told from those made for others
+        self.own = 0  # of them, at work
         self._names = Names()
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
@@ -107,6 +113,26 @@ class Requesting:
 
     async def once(self, row: Method, params: dict[str, Any], options: Options = PLAIN, rounds: int = 0) -> Any:
         """The result of one request, or a Pending if the server asks instead."""
+        if self.counted:
+            with self._counting():
+                return await self._once(row, params, options, rounds)
+        return await self._once(row, params, options, rounds)
+
+    @contextlib.contextmanager
+    def _counting(self) -> Generator[None]:
+        self.own += 1
+        mark = _own.set(self)
+        try:
+            yield
+        finally:
+            _own.reset(mark)
+            self.own -= 1
+
+    def is_own(self) -> bool:
+        """Whether something came on the stream of a request of this side's own."""
+        return _own.get() is self
+
+    async def _once(self, row: Method, params: dict[str, Any], options: Options, rounds: int) -> Any:
         if row is CALL:
             return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 

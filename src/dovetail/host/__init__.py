@@ -1,4 +1,4 @@
-"""Many servers, one user who stays in charge: configuration, policy, pins, grants, catalog and journal."""
+"""Many servers, one user who stays in charge. Each name is loaded when it is first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,34 @@ if TYPE_CHECKING:
     from dovetail.host.conditions import arg as arg
     from dovetail.host.config import read_file as read_file
     from dovetail.host.config import read_known as read_known
+    from dovetail.host.consent import Allow as Allow
+    from dovetail.host.consent import Broker as Broker
+    from dovetail.host.consent import CallbackConsent as CallbackConsent
+    from dovetail.host.consent import ConsentRequest as ConsentRequest
+    from dovetail.host.consent import Deny as Deny
+    from dovetail.host.consent import DenyAll as DenyAll
+    from dovetail.host.consent import Edit as Edit
+    from dovetail.host.consent import Later as Later
+    from dovetail.host.consent import TerminalConsent as TerminalConsent
     from dovetail.host.entries import Entry as Entry
     from dovetail.host.entries import Problem as Problem
     from dovetail.host.entries import Settings as Settings
     from dovetail.host.grants import Grant as Grant
     from dovetail.host.grants import Grants as Grants
     from dovetail.host.grants import grant as grant
+    from dovetail.host.host import Host as Host
     from dovetail.host.identity import identity_of as identity_of
+    from dovetail.host.inbox import DurableConsent as DurableConsent
+    from dovetail.host.inbox import Item as Item
+    from dovetail.host.inbox import Waiting as Waiting
     from dovetail.host.journal import Journal as Journal
     from dovetail.host.journal import read_journal as read_journal
+    from dovetail.host.member import Event as Event
+    from dovetail.host.member import Member as Member
+    from dovetail.host.member import Terms as Terms
+    from dovetail.host.models.model import Model as Model
+    from dovetail.host.models.model import Reply as Reply
+    from dovetail.host.models.model import Usage as Usage
     from dovetail.host.pinned import Pin as Pin
     from dovetail.host.pinned import Pins as Pins
     from dovetail.host.pins import Difference as Difference
@@ -34,24 +53,43 @@ if TYPE_CHECKING:
     from dovetail.host.secrets import Unresolved as Unresolved
 
 _HOMES = {
+    "Allow": "dovetail.host.consent",
+    "Broker": "dovetail.host.consent",
+    "CallbackConsent": "dovetail.host.consent",
     "Catalog": "dovetail.host.catalog",
+    "ConsentRequest": "dovetail.host.consent",
     "Decision": "dovetail.host.policy",
+    "Deny": "dovetail.host.consent",
+    "DenyAll": "dovetail.host.consent",
     "Difference": "dovetail.host.pins",
+    "DurableConsent": "dovetail.host.inbox",
+    "Edit": "dovetail.host.consent",
     "Entry": "dovetail.host.entries",
+    "Event": "dovetail.host.member",
     "Grant": "dovetail.host.grants",
     "Grants": "dovetail.host.grants",
+    "Host": "dovetail.host.host",
+    "Item": "dovetail.host.inbox",
     "Journal": "dovetail.host.journal",
+    "Later": "dovetail.host.consent",
     "Manifest": "dovetail.host.catalog",
+    "Member": "dovetail.host.member",
+    "Model": "dovetail.host.models.model",
     "Offered": "dovetail.host.catalog",
     "Pin": "dovetail.host.pinned",
     "Pins": "dovetail.host.pinned",
     "Policy": "dovetail.host.policy",
     "Problem": "dovetail.host.entries",
     "Question": "dovetail.host.policy",
+    "Reply": "dovetail.host.models.model",
     "Rule": "dovetail.host.policy",
     "Secrets": "dovetail.host.secrets",
     "Settings": "dovetail.host.entries",
+    "TerminalConsent": "dovetail.host.consent",
+    "Terms": "dovetail.host.member",
     "Unresolved": "dovetail.host.secrets",
+    "Usage": "dovetail.host.models.model",
+    "Waiting": "dovetail.host.inbox",
     "arg": "dovetail.host.conditions",
     "changes": "dovetail.host.pins",
     "describe": "dovetail.host.pins",
