@@ -21,6 +21,8 @@ servers = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 @given(names, names)
 @example("", "")
 @example("9lives", "x")
+@example("", "9._.9")
+@example("_", "9")
 @example("a" * 64, "b" * 64)
 def test_what_a_model_sees_fits_every_maker(server: str, tool: str) -> None:
     made = exposed(server, tool)

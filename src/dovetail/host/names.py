@@ -16,9 +16,9 @@ _DIGEST: Final = 13  # characters of 5 bits: to hit another server's name takes 
 _SERVER: Final = 20  # what is left of a server's name that has to be cut
 _TOOL: Final = LONGEST - _SERVER - _DIGEST - 2 * len(SEPARATOR)
 
-_OUTSIDE: Final = re.compile(r"[^A-Za-z0-9_-]+|_{2,}")
+_OUTSIDE: Final = re.compile(r"[^A-Za-z0-9-]+")  # underscores too, so that none are left side by side
 # Neither part may hold the separator, nor make one where they meet. Gemini wants a letter or an underscore first.
-_PLAIN_SERVER: Final = re.compile(r"(?!.*__)[A-Za-z_](?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
+_PLAIN_SERVER: Final = re.compile(r"(?!.*__)(?:[A-Za-z]|_[A-Za-z0-9-])(?:[A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _PLAIN_TOOL: Final = re.compile(r"(?!.*__)[A-Za-z0-9-][A-Za-z0-9_-]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
