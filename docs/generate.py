@@ -110,6 +110,7 @@ GROUPS = {
     ),
     "The host": (
         "Host",
+        "Agent",
         "Policy",
         "rule",
         "arg",
@@ -192,6 +193,7 @@ GROUPS = {
         "Forbidden",
         "LoginFailed",
         "PolicyError",
+        "ModelError",
         "NotOffered",
         "AnswerError",
         "ResultError",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dovetail.errors import LoginFailed as LoginFailed
     from dovetail.errors import MCPError as MCPError
     from dovetail.errors import MissingCapability as MissingCapability
+    from dovetail.errors import ModelError as ModelError
     from dovetail.errors import NeedsLogin as NeedsLogin
     from dovetail.errors import NoCommonRevision as NoCommonRevision
     from dovetail.errors import NotFound as NotFound
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.host.agent import Agent as Agent
     from dovetail.host.conditions import arg as arg
     from dovetail.host.consent import Allow as Allow
     from dovetail.host.consent import CallbackConsent as CallbackConsent
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES = {
+    "Agent": "dovetail.host.agent",
     "Allow": "dovetail.host.consent",
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
@@ -186,6 +189,7 @@ _HOMES = {
     "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
+    "ModelError": "dovetail.errors",
     "NeedsLogin": "dovetail.errors",
     "NoCommonRevision": "dovetail.errors",
     "NotFound": "dovetail.errors",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import Declined, Dismissed, InvalidParams, PolicyError
+from dovetail.errors import Declined, Dismissed, InvalidParams, ModelError, PolicyError
 from dovetail.host.consent import Deny, Edit, Later
 from dovetail.host.deciding import Desk, Postponed, asked
 from dovetail.host.models.model import Model, Reply
@@ -114,6 +114,8 @@ class Answers:
             if settled.edited is not None:
                 params = _edited(params, settled.edited)
             reply = await self._replied(params, self._model)
+            if reply.unread:
+                raise ModelError(f"the model's call of a tool cannot be read: {next(iter(reply.unread.values()))}")
             return await self._reviewed(reply)
         except PolicyError as exc:
             raise Rejected(f"The sampling request was rejected: {exc.args[0]}") from None

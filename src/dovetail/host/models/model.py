@@ -1,6 +1,6 @@
 """Model: what a host needs of a language model. One method, in the protocol's own shapes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dovetail.wire.content import SamplingContent
@@ -10,10 +10,11 @@ from dovetail.wire.tools import Tool
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What one reply took, in tokens."""
+    """What one reply took, in tokens; and in dollars, where the model's price is known."""
 
     input: int = 0
     output: int = 0
+    usd: float | None = None
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -23,6 +24,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     model: str
     stop_reason: str | None = None
     usage: Usage = Usage()
+    unread: Mapping[str, str] = {}  # why the arguments of a call could not be read, by the id of the call
 
 
 class Model(Protocol):
