@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dovetail.errors import LoginFailed as LoginFailed
     from dovetail.errors import MCPError as MCPError
     from dovetail.errors import MissingCapability as MissingCapability
+    from dovetail.errors import ModelError as ModelError
     from dovetail.errors import NeedsLogin as NeedsLogin
     from dovetail.errors import NoCommonRevision as NoCommonRevision
     from dovetail.errors import NotFound as NotFound
@@ -53,7 +54,18 @@ if TYPE_CHECKING:
     from dovetail.errors import ToolError as ToolError
     from dovetail.errors import TransportError as TransportError
     from dovetail.errors import Unauthorized as Unauthorized
+    from dovetail.host.agent import Agent as Agent
     from dovetail.host.conditions import arg as arg
+    from dovetail.host.consent import Allow as Allow
+    from dovetail.host.consent import CallbackConsent as CallbackConsent
+    from dovetail.host.consent import ConsentRequest as ConsentRequest
+    from dovetail.host.consent import Deny as Deny
+    from dovetail.host.consent import DenyAll as DenyAll
+    from dovetail.host.consent import Edit as Edit
+    from dovetail.host.consent import Later as Later
+    from dovetail.host.consent import TerminalConsent as TerminalConsent
+    from dovetail.host.host import Host as Host
+    from dovetail.host.inbox import DurableConsent as DurableConsent
     from dovetail.host.policy import Policy as Policy
     from dovetail.host.policy import rule as rule
     from dovetail.login.authority import AuthorizationServer as AuthorizationServer
@@ -112,6 +124,8 @@ if TYPE_CHECKING:
     from dovetail.wire.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES = {
+    "Agent": "dovetail.host.agent",
+    "Allow": "dovetail.host.consent",
     "Annotations": "dovetail.wire.content",
     "AnswerError": "dovetail.errors",
     "Argument": "dovetail.server.transforms",
@@ -122,6 +136,7 @@ _HOMES = {
     "Bearer": "dovetail.auth.settings",
     "Busy": "dovetail.errors",
     "CallToolResult": "dovetail.wire.tools",
+    "CallbackConsent": "dovetail.host.consent",
     "CannotConnect": "dovetail.errors",
     "CannotStart": "dovetail.errors",
     "Change": "dovetail.client.listening",
@@ -130,15 +145,20 @@ _HOMES = {
     "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
     "Completion": "dovetail.wire.completion",
+    "ConsentRequest": "dovetail.host.consent",
     "Context": "dovetail.server.context",
     "CreateMessageParams": "dovetail.wire.sampling",
     "CreateMessageResult": "dovetail.wire.sampling",
     "Declined": "dovetail.errors",
     "Denied": "dovetail.errors",
+    "Deny": "dovetail.host.consent",
+    "DenyAll": "dovetail.host.consent",
     "Depends": "dovetail.server.inject",
     "DeviceLogin": "dovetail.auth.settings",
     "Disconnected": "dovetail.errors",
     "Dismissed": "dovetail.errors",
+    "DurableConsent": "dovetail.host.inbox",
+    "Edit": "dovetail.host.consent",
     "Elicit": "dovetail.server.asking",
     "ElicitParams": "dovetail.wire.elicitation",
     "ElicitResult": "dovetail.wire.elicitation",
@@ -150,6 +170,7 @@ _HOMES = {
     "Forbidden": "dovetail.errors",
     "GetPromptResult": "dovetail.wire.prompts",
     "Guard": "dovetail.auth.guard",
+    "Host": "dovetail.host.host",
     "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
@@ -161,12 +182,14 @@ _HOMES = {
     "IntrospectionVerifier": "dovetail.auth.verify",
     "InvalidParams": "dovetail.errors",
     "JwtVerifier": "dovetail.auth.verify",
+    "Later": "dovetail.host.consent",
     "Lifetime": "dovetail.server.options",
     "Limits": "dovetail.protocol.limits",
     "LoggingMessageParams": "dovetail.wire.logs",
     "LoginFailed": "dovetail.errors",
     "MCPError": "dovetail.errors",
     "MissingCapability": "dovetail.errors",
+    "ModelError": "dovetail.errors",
     "NeedsLogin": "dovetail.errors",
     "NoCommonRevision": "dovetail.errors",
     "NotFound": "dovetail.errors",
@@ -199,6 +222,7 @@ _HOMES = {
     "Server": "dovetail.serve",
     "StaticTokens": "dovetail.auth.verify",
     "SyncClient": "dovetail.connect",
+    "TerminalConsent": "dovetail.host.consent",
     "TextContent": "dovetail.wire.content",
     "Timeouts": "dovetail.protocol.limits",
     "Tool": "dovetail.wire.tools",

@@ -35,6 +35,7 @@ MCPError
 │   ├── Forbidden            403, received
 │   └── LoginFailed          the way to a token ended
 ├── PolicyError              the host said no: the rule and the reason
+├── ModelError               a language model could not be asked, or its answer not be read
 ├── NotOffered               the server did not declare what this needs
 ├── AnswerError              a question of the server could not be answered
 ├── ResultError              the result is not what the tool or the method promises
@@ -326,6 +327,10 @@ class PolicyError(MCPError):
         super().__init__(message)
         self.verdict = verdict
         self.rule = rule
+
+
+class ModelError(MCPError):
+    """A language model could not be asked, or what it answered cannot be read."""
 
 
 class NotOffered(MCPError):

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from dovetail.server import server as framework
@@ -324,6 +324,19 @@ def run_http(
         _work(server, listener, ssl, options)
     else:
         _supervise(server, listener, workers, ssl, options)
+
+
+def serving(
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, anonymous: bool = False, **options: Any
+) -> tuple[Any, Coroutine[Any, Any, None]]:
+    """Serve over HTTP in the running loop: the web server, which ends when its `should_exit` is set, and its work."""
+    from dovetail.transports.web import WebServer, bound_socket, configure
+
+    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
+    endpoint = server.asgi(**options)
+    listener = bound_socket(host, port)
+    web = WebServer(configure(endpoint, server.limits), lambda _: None, endpoint.close)
+    return web, web.serve([listener])
 
 
 def _inherited() -> socket.socket | None:

@@ -185,6 +185,22 @@ async def test_a_resource_that_changes_far_away() -> None:
                 assert (await anext(aiter(changes))).uri == "far+note:1"
 
 
+async def test_a_handshake_session_hears_of_a_resource_far_away() -> None:
+    for below in (OLD, NEW):
+        async with gateway((OLD, below)) as (client, app, behind), asyncio.timeout(PATIENCE):
+            async with client.listen(tools=False, prompts=False, resources=False, uris=["far+note:1"]) as changes:
+                feed = aiter(changes)
+                news = asyncio.ensure_future(anext(feed))
+                while not news.done():  # the server far away is told a moment later
+                    behind.updated("note:1")
+                    await asyncio.wait([news], timeout=0.02)
+                assert news.result().uri == "far+note:1"
+            assert app.mounts is not None
+            while app.mounts._kept:  # pyright: ignore[reportPrivateUsage]
+                behind.updated("note:1")  # nobody wants it any more: the next one ends it
+                await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0.02))])
+
+
 async def test_questions_find_their_caller_among_many(eras: tuple[str, str]) -> None:
     """Calls of one caller at once: each question is answered, none is lost."""
     async with gateway(eras, elicit=lambda question: {"value": "x" if question.message == "Name?" else 1}) as (
@@ -239,3 +255,40 @@ async def test_a_server_that_is_not_there_costs_the_others_nothing(caplog: pytes
             await client.call("gone_x")
     await app.stop()
     assert "127.0.0.1" in caplog.text
+
+
+async def test_a_question_is_never_put_to_whoever_happened_to_open_the_connection() -> None:
+    """A handshake server on one pipe does not say whose request its question belongs to."""
+    begun = asyncio.Event()
+    asked: list[Any] = []
+    app = Server("near")
+    one = Client(app, revision=OLD, elicit=asked.append)
+    other = Client(app, revision=OLD, elicit=asked.append)
+    async with testing.serve(far(), transport="tcp") as target, one, other, asyncio.timeout(PATIENCE):
+        app.mount(Client(target, revision=OLD), "far")
+        hanging = asyncio.create_task(one.call_tool("far_hang", progress=lambda *_: begun.set()))
+        await begun.wait()
+        with pytest.raises((PeerError, ToolError)):
+            await other.call("far_ask")
+        hanging.cancel()
+        await app.stop()
+    assert asked == []
+
+
+@pytest.mark.parametrize("below", [OLD, NEW])
+async def test_a_client_that_is_shared_answers_only_what_it_asks_for_itself(below: str) -> None:
+    def answering(name: str) -> Any:
+        return lambda question: {"value": name if question.message == "Name?" else 1}
+
+    class Shared:
+        def mountable(self) -> Any:
+            return inner.mountable(shared=True)
+
+    inner = Client(far(), revision=below, elicit=answering("host"))
+    app = Server("near")
+    app.mount(Shared(), "far")
+    async with Client(app, elicit=answering("caller")) as client, asyncio.timeout(PATIENCE):
+        assert bare(await client.call("far_ask")) == "caller 1"
+        assert bare(await inner.call("ask")) == "host 1"
+        assert bare(await client.call("far_ask")) == "caller 1"
+    await app.stop()

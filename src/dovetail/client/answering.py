@@ -69,10 +69,15 @@ class Answering:
         self._sample = sample
         self._roots = roots
         self.relay: Relay | None = None  # where questions go for which there is no handler
+        self.own: Callable[[], bool] | None = None  # whether a question is for the handlers though there is a relay
 
     def capabilities(self) -> ClientCapabilities:
         """What the handlers stand for."""
-        if self.relay is not None and not any((self._elicit, self._elicit_url, self._sample, self._roots)):
+        if (
+            self.relay is not None
+            and self.own is None
+            and not any((self._elicit, self._elicit_url, self._sample, self._roots))
+        ):
             return EVERYTHING
         elicitation = None
         if self._elicit is not None or self._elicit_url is not None:
@@ -87,8 +92,14 @@ class Answering:
 
     async def answer(self, method: str, params: Any) -> Any:
         """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
-        if self.relay is not None and self.capabilities() is EVERYTHING:
+        if self.relay is not None and self._relays():
             return await self.relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
+        return await self._handled(method, params)
+
+    def _relays(self) -> bool:
+        return self.capabilities() is EVERYTHING if self.own is None else not self.own()
+
+    async def _handled(self, method: str, params: Any) -> Any:
         match method:
             case "elicitation/create" | "elicitation/createDialog":
                 return await self.elicited(_typed(params, ElicitParams, method))
@@ -102,9 +113,10 @@ class Answering:
     async def answer_all(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         """The answers to the questions of one round, one after the other: there is one user."""
         answers: dict[str, Any] = {}
+        answer = self.answer if self.own is None else self._handled
         for key, question in questions.items():
             try:
-                answers[key] = plain(await self.answer(question.method, question.params))
+                answers[key] = plain(await answer(question.method, question.params))
             except MethodNotFound:
                 raise AnswerError(f"nothing here answers {clip(question.method)}").at(hint=_hint(question)) from None
             except ProtocolError as exc:

@@ -14,6 +14,7 @@ from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import MCPError, NotOffered
 from dovetail.protocol.mounting import Mountable
 from dovetail.wire.completion import Completion
+from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES
@@ -36,14 +37,15 @@ T = TypeVar("T")
 class Client(Relation):
     """The caller's side of one server."""
 
-    def mountable(self) -> Mountable:
+    def mountable(self, *, shared: bool = False) -> Mountable:
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
 
-        Its questions and log messages then go to whoever called, unless this client has handlers for them.
+        Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
+        the handlers are only for what this client itself requests.
         """
         from dovetail.client.forwarding import Forwarding
 
-        return Forwarding(self, self._requesting, self._mailbox, self._relaying)
+        return Forwarding(self, self._requesting, self._mailbox, self._relaying, shared=shared)
 
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
@@ -158,6 +160,10 @@ class Client(Relation):
             raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
         options = _options(timeout, total, progress, await self._declaring(meta), None)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
+
+    async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        return await self._here(self._answering.answer_all, questions)
 
     async def _declaring(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What goes with a request whose questions come back: with no handlers, all may be asked."""

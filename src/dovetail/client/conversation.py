@@ -62,6 +62,7 @@ class Conversation:
         missed: Callable[[], None],
         waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
+        on_lost: Callable[["Conversation"], None] | None = None,
     ) -> None:
         self.channel = channel
         self.name = name
@@ -78,6 +79,7 @@ class Conversation:
         self._mailbox = mailbox
         self._questions = questions
         self._heard = heard
+        self._on_lost = on_lost
         self.missed = missed  # called when what the server says unasked may not all have come
         self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
@@ -228,6 +230,8 @@ class Conversation:
             self.gone.set()
             for task in self._answers.values():
                 task.cancel()
+            if self._on_lost is not None:
+                self._on_lost(self)
 
     def _progress(self, params: Any) -> None:
         try:

@@ -66,7 +66,13 @@ class Forwarding:
     distant = True
 
     def __init__(
-        self, client: Any, requesting: Requesting, mailbox: Mailbox, relaying: Callable[[Any, Any], None]
+        self,
+        client: Any,
+        requesting: Requesting,
+        mailbox: Mailbox,
+        relaying: Callable[[Any, Any, Any], None],
+        *,
+        shared: bool = False,
     ) -> None:
         self.name: str = client.name
         self._client = client
@@ -76,7 +82,8 @@ class Forwarding:
         self._parking = Parking()
         self._hearers: list[Hear] = []
         self._listening: asyncio.Task[None] | None = None
-        relaying(self._asked, self._logged)
+        requesting.counted = shared
+        relaying(self._asked, self._logged, self._own if shared else None)
 
     # Life
 
@@ -157,10 +164,10 @@ class Forwarding:
 
     async def serve(self, exchange: Exchange) -> Result | bytes:
         """Have the server answer, in the words it shares with the caller, or translated."""
+        await self._started(exchange)
         mark = _current.set(exchange)
         self._calls.append(exchange)
         try:
-            await self.start()
             if exchange.caller.stateless and not self._requesting.stateless and METHODS[exchange.method].asks:
                 return self._said(exchange, await self._parking.run(exchange, self._send))
             return self._said(exchange, await self._through(exchange))
@@ -169,6 +176,12 @@ class Forwarding:
         finally:
             self._calls.remove(exchange)
             _current.reset(mark)
+
+    async def _started(self, exchange: Exchange) -> None:
+        try:
+            await self.start()
+        except MCPError as exc:
+            raise self._refusal(exc, exchange) from None
 
     async def _send(self, exchange: Exchange, params: dict[str, Any]) -> Any:
         row = METHODS[exchange.method]
@@ -265,10 +278,19 @@ class Forwarding:
         if current is not None and (current in self._calls or self._parking.of(current) is not None):
             return current
         calls = self._calls
+        if self._requesting.own:
+            return None
         first = calls[-1] if calls else self._parking.only()
         if first is None:
             return None
         return first if all(one is first or _same_caller(one, first) for one in calls) else None
+
+    def _own(self) -> bool:
+        """Whether a question is about what the client itself requested."""
+        current = _current.get()
+        if current is not None and (current in self._calls or self._parking.of(current) is not None):
+            return False
+        return self._requesting.is_own() or not (self._calls or self._parking.busy)
 
     async def _asked(self, method: str, params: dict[str, Any]) -> Any:
         """A handshake server asks: so is the caller, directly or by ending its round."""

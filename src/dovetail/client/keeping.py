@@ -6,6 +6,7 @@ otherwise its caller is told that it was interrupted.
 
 import asyncio
 import contextlib
+import contextvars
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -58,6 +59,9 @@ class Keeper:
         self._failures = 0
         self._not_before = 0.0
         self._closed = False
+        # A connection belongs to the client, not to the request that happens to open it: what comes in on it must not
+        # be taken for that request's.
+        self._context = contextvars.copy_context()
         self._clocks: Clocks | None = None
         self.opened = 0  # how often a conversation has been opened
 
@@ -83,7 +87,9 @@ class Keeper:
             raise self._shut()
         opening = self._opening
         if opening is None or opening.done():
-            opening = self._opening = asyncio.get_running_loop().create_task(self._reopen())
+            opening = self._opening = asyncio.get_running_loop().create_task(
+                self._reopen(), context=self._context.copy()
+            )
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._waiters += 1
         if clock is not None:

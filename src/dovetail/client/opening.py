@@ -51,6 +51,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     client: Implementation
     capabilities: ClientCapabilities
+    handshake: ClientCapabilities | None = None  # for servers told once for all, where others than this client ask too
     level: LoggingLevel | None = None
 
     def speaker(self, revision: str) -> Speaker:
@@ -227,7 +228,7 @@ class Opening:
             speaker = self._identity.speaker(revision)
             request = Request(id, method, speaker.request(id, method, {}), speaker.headers(method, {}), stateless=True)
         else:
-            client, capabilities = self._identity.client, self._identity.capabilities
+            client, capabilities = self._identity.client, self._identity.handshake or self._identity.capabilities
             request = Request(id, method, opening(revision, client, capabilities, id))
         return await self._conversation.exchange(request, Clock())
 

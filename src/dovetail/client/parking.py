@@ -77,6 +77,11 @@ class Parking:
         """The call that works for an exchange."""
         return self._working.get(id(exchange))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call waits."""
+        return bool(self._tickets)
+
     def only(self) -> Exchange | None:
         """The exchange of the one call that is parked, if it is one."""
         return next(iter(self._tickets.values())).exchange if len(self._tickets) == 1 else None

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from dovetail.client.answering import Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
+from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
 from dovetail.client.conversation import Conversation
 from dovetail.client.keeping import Keeper
 from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
@@ -19,7 +19,7 @@ from dovetail.client.opening import Identity
 from dovetail.client.options import check_level, check_middleware, check_roots, expect, expect_callable
 from dovetail.client.remembering import Remembering
 from dovetail.client.requesting import Requesting
-from dovetail.errors import ResultError
+from dovetail.errors import ResultError, TransportError
 from dovetail.protocol.around import Middleware, checked
 from dovetail.protocol.channel import Channel
 from dovetail.protocol.exchange import Caller
@@ -83,6 +83,8 @@ class Relation:
         self.limits = limits or ClientLimits()
         self.log_relay: Callable[[dict[str, Any]], None] | None = None
         self.taps: list[Tap] = []  # told of every message, as long as they stand here
+        # Told when a connection is lost, with the reason, and with None when one is open.
+        self.on_connection: Callable[[TransportError | None], None] | None = None
         self._on_log = on_log
         self._answering = Answering(elicit=elicit, elicit_url=elicit_url, sample=sample, roots=roots)
         extra = capabilities or ClientCapabilities()
@@ -101,6 +103,7 @@ class Relation:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
+        self._opened: Conversation | None = None  # the last
         self._requesting = Requesting(
             name,
             self._keeper,
@@ -124,11 +127,18 @@ class Relation:
         self._requesting.surround(self._middleware, self._caller)
         return function
 
-    def _relaying(self, questions: Relay, logs: Callable[[dict[str, Any]], None]) -> None:
+    def _relaying(
+        self, questions: Relay, logs: Callable[[dict[str, Any]], None], own: Callable[[], bool] | None
+    ) -> None:
         self._answering.relay = questions
-        if self._on_log is None:
+        if self._on_log is None or own is not None:
             self.log_relay = logs
         identity = self._remembering.identity
+        if own is not None:
+            self._answering.own = own
+            level = identity.level or "info"
+            self._remembering.identity = replace(identity, level=level, handshake=EVERYTHING)
+            return
         level = identity.level or ("info" if self._on_log is None else None)
         given = identity.capabilities
         told = self._answering.capabilities()
@@ -190,7 +200,14 @@ class Relation:
     async def _open(self) -> Conversation:
         conversation = await self._remembering.open(self._keeper.clocks)
         self._requesting.renew()
+        self._opened = conversation
+        if self.on_connection is not None:
+            self.on_connection(None)
         return conversation
+
+    def _lost(self, conversation: Conversation) -> None:
+        if self.on_connection is not None and conversation is self._opened:
+            self.on_connection(conversation.why_lost)
 
     def _converse(self, channel: Channel) -> Conversation:
         return Conversation(
@@ -203,6 +220,7 @@ class Relation:
             missed=self._missed,
             waiting=self._keeper.clocks,
             taps=self.taps,
+            on_lost=self._lost,
         )
 
     def _heard(self, method: str, params: Any) -> None:
@@ -214,11 +232,12 @@ class Relation:
         elif method == VISITED:
             with contextlib.suppress(ResultError):
                 self._requesting.visiting.over(body(params, ElicitationCompleteParams, method).elicitation_id)
-        elif method == "notifications/message" and self.log_relay is not None:
-            self.log_relay(plain(params))
-        elif method == "notifications/message" and self._on_log is not None:
-            with contextlib.suppress(ResultError):
-                self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
+        elif method == "notifications/message":
+            if self.log_relay is not None:
+                self.log_relay(plain(params))
+            if self._on_log is not None:
+                with contextlib.suppress(ResultError):
+                    self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
 
     def _missed(self) -> None:
         """There was a gap: whatever the server tells of unasked may have changed."""

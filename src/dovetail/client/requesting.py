@@ -4,8 +4,10 @@ Sits between the surface, which knows the methods, and the keeper, which knows t
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from dovetail.client.answering import Answering
@@ -38,6 +40,8 @@ from dovetail.wire.tools import CallToolResult, Tool
 log = logging.getLogger("dovetail")
 
 CALL = METHODS["tools/call"]
+
+_own: ContextVar["Requesting | None"] = ContextVar("dovetail_own", default=None)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -85,6 +89,8 @@ class Requesting:
         self._chain: Call | None = None
         self.caller: Callable[[], Caller] | None = None
         self.tools = Tools()
+        self.counted = False  # whether requests of this side's own are to be told from those made for others
+        self.own = 0  # of them, at work
         self.visiting = Visiting(name, answering, limits, timeouts.read)
         self._names = Names()
 
@@ -128,7 +134,24 @@ class Requesting:
 
     async def once(self, row: Method, params: dict[str, Any], options: Options = PLAIN, rounds: int = 0) -> Any:
         """The result of one request, or a Pending if the server asks instead."""
+        if self.counted:
+            with self._counting():
+                return await self._round(row, params, options, rounds)
         return await self._round(row, params, options, rounds)
+
+    @contextlib.contextmanager
+    def _counting(self) -> Generator[None]:
+        self.own += 1
+        mark = _own.set(self)
+        try:
+            yield
+        finally:
+            _own.reset(mark)
+            self.own -= 1
+
+    def is_own(self) -> bool:
+        """Whether something came on the stream of a request of this side's own."""
+        return _own.get() is self
 
     def _round(self, row: Method, params: dict[str, Any], options: Options, rounds: int) -> Awaitable[Any]:
         if row is CALL:
@@ -154,10 +177,11 @@ class Requesting:
 
     async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
         """The result of a request, whatever is asked on the way."""
-        result = await self._round(row, params, options, 0)
+        step = self.once if self.counted else self._round
+        result = await step(row, params, options, 0)
         while isinstance(result, Pending):
             answers = await self._answers(result)
-            result = await self._round(row, result.answered(answers), options, result.rounds)
+            result = await step(row, result.answered(answers), options, result.rounds)
         return result
 
     async def cached(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:

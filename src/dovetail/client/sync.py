@@ -11,6 +11,7 @@ from dovetail.client.listening import Change, Listening
 from dovetail.client.rounds import Pending
 from dovetail.protocol.around import Middleware
 from dovetail.wire.completion import Completion
+from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
@@ -202,6 +203,10 @@ class SyncClient:
         return blocking.run(
             self._client.resume(pending, answers, timeout=timeout, total=total, progress=progress, meta=meta)
         )
+
+    def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        """What the handlers answer to questions of a Pending, for those who resume it themselves."""
+        return blocking.run(self._client.answer(questions))
 
     # Resources
 

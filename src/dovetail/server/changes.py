@@ -43,6 +43,10 @@ class Changes:
 
         return stop
 
+    def wanted(self, method: str, uri: str | None) -> bool:
+        """Whether anybody listens to this."""
+        return any(listener.wants(method, uri) for listener in tuple(self._listeners))
+
     def publish(self, method: str, uri: str | None = None) -> None:
         """Tell everyone who wants to know."""
         for hear in tuple(self._followers):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # loaded once something is not for everyone
 
 log = logging.getLogger("dovetail")
 
+_MOST_KEPT: Final = 4096
 LIST_TIME: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
 
 _LISTS: Final[dict[str, tuple[Kind, str, Any]]] = {
@@ -113,6 +114,8 @@ class Mounts:
         self._server = server
         self._own = own
         self._mounts: list[Mount] = []
+        self._kept: dict[str, Callable[[], None] | None] = {}  # what sessions want to hear of, from far away
+        self._keeping: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
             **own,
             **dict.fromkeys(_LISTS, self._list),
@@ -143,7 +146,10 @@ class Mounts:
 
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
-            self._server.heard(method, None if uri is None else names.outward("resource", uri))
+            own = None if uri is None else names.outward("resource", uri)
+            if own in self._kept and not self._server.changes.wanted(method, own):
+                self._drop(own)
+            self._server.heard(method, own)
 
         return hear
 
@@ -159,6 +165,8 @@ class Mounts:
 
     async def stop(self) -> None:
         """Stop what is mounted."""
+        for uri in tuple(self._kept):
+            self._drop(uri)
         for mount in tuple(self._mounts):
             await mount.target.stop()
 
@@ -342,6 +350,36 @@ class Mounts:
             exchange.params = before
 
     # Listening
+
+    def wanted(self, uri: str) -> None:
+        """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
+        if uri in self._kept or len(self._kept) >= _MOST_KEPT:
+            return
+        for mount in self._mounts:
+            inner = mount.names.inward("resource", uri) if mount.target.distant else None
+            if inner is not None:
+                self._kept[uri] = None
+                task = asyncio.get_running_loop().create_task(self._keep(mount, uri, inner))
+                self._keeping.add(task)
+                task.add_done_callback(self._keeping.discard)
+                return
+
+    async def _keep(self, mount: Mount, uri: str, inner: str) -> None:
+        try:
+            stop = await mount.target.subscribed([inner])
+        except MCPError as exc:
+            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(uri), exc)
+            self._kept.pop(uri, None)
+            return
+        if uri in self._kept:
+            self._kept[uri] = stop
+        else:
+            stop()
+
+    def _drop(self, uri: str) -> None:
+        stop = self._kept.pop(uri)
+        if stop is not None:
+            stop()
 
     async def _listen(self, exchange: Exchange) -> Result | bytes:
         """The server's own subscription; distant servers must be told which resources are wanted."""

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dovetail.protocol.recording import Tap
     from dovetail.server.access import Predicate, Rules
     from dovetail.server.mount import Mounts
+    from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
     from dovetail.server.transforms import Transform
 
@@ -187,7 +188,7 @@ class Server(Offers):
     def mount(
         self,
         target: Any,
-        prefix: str = "",
+        prefix: "str | Names" = "",
         *,
         transforms: "Mapping[str, Transform] | None" = None,
         tags: Collection[str] = (),
@@ -220,7 +221,8 @@ class Server(Offers):
 
             rule = access(scopes, visible)
             self._ruled()
-        return self.mounts.add(target.mountable(), Names(prefix, transforms or {}, tags), rule)
+        names = prefix if isinstance(prefix, Names) else Names(prefix, transforms or {}, tags)
+        return self.mounts.add(target.mountable(), names, rule)
 
     @property
     def rules(self) -> "Rules | None":
@@ -475,6 +477,8 @@ class Server(Offers):
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
+        if self.mounts is not None:
+            self.mounts.wanted(uri)
         if self._rules is None:
             return True
         try:

@@ -1,0 +1,101 @@
+"""Following configuration files: what they name becomes servers of a host, and so does what is written into them later.
+
+A file that cannot be read, perhaps because it is just being written, changes nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.host.config import known_files, read_file, read_known
+from dovetail.host.entries import Entry, Problem
+from dovetail.host.quotas import quota
+from dovetail.host.secrets import Level, Secrets
+from dovetail.protocol.limits import Timeouts
+
+log = logging.getLogger("dovetail")
+
+_LOOK: Final = 1.0  # seconds between two looks
+
+
+class Following:
+    """The configuration of one host."""
+
+    def __init__(self, paths: Sequence[str | Path], level: Level, secrets: Secrets, *, watch: bool) -> None:
+        self._paths = [Path(path) for path in paths]
+        self._level: Level = level
+        self._secrets = secrets
+        self.watch = watch
+        self.known: dict[str, Entry] = {}  # as the host has them
+        self._seen: list[Any] = []
+        self._kept: dict[Path, list[Entry]] = {}  # as each file said when it could be read
+
+    def read(self) -> tuple[dict[str, Entry], list[Problem]]:
+        """The servers by name, of several with one name the first; and what is wrong."""
+        self._seen = self._marks()
+        entries, problems = ([], []) if self._paths else read_known()
+        for path in self._paths:
+            found, wrong = read_file(path, level=self._level)
+            if not any(one.severe and one.text.startswith("cannot be read") for one in wrong):
+                self._kept[path] = found
+            entries += self._kept.get(path, [])
+            problems += wrong
+        named: dict[str, Entry] = {}
+        for entry in entries:
+            if named.setdefault(entry.name, entry) is not entry:
+                text = f"{entry.name}: there is one of this name in {named[entry.name].path}"
+                problems.append(Problem(entry.source, entry.path, text, severe=False))
+        return named, problems
+
+    def gone(self, entries: Mapping[str, Entry]) -> list[str]:
+        """The servers that are no longer what they were; they are forgotten here."""
+        names = [name for name, entry in self.known.items() if entries.get(name) != entry]
+        for name in names:
+            del self.known[name]
+        return names
+
+    def target(self, entry: Entry) -> Callable[[], dict[str, Any]]:
+        """How it is reached, found out when it is started: what it refers to is looked up then."""
+        return lambda: entry.target(secrets=self._secrets)
+
+    def options(self, entry: Entry) -> dict[str, Any]:
+        """What a host is told of it."""
+        own = entry.settings
+        found: dict[str, Any] = {
+            "identity": entry.identity,
+            "source": str(entry.path),
+            "enabled": entry.enabled,
+            "trust": own.trust,
+            "start": own.start,
+            "allow": tuple(own.tools.allow) or ("*",),
+            "deny": tuple(own.tools.deny),
+            "quota": quota(own.limits),
+            "foreign": entry.level == "project",
+            "shown": entry.spelled(),
+        }
+        if own.roots:
+            found["roots"] = tuple(own.roots)
+        if own.timeouts:
+            found["timeouts"] = Timeouts(**own.timeouts)
+        return found
+
+    async def watched(self, reload: Callable[[], Awaitable[None]]) -> None:
+        """Call a function whenever one of the files is another than before."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            if self._marks() != self._seen:
+                try:
+                    await reload()
+                except Exception as exc:
+                    log.error("the configuration could not be followed", exc_info=exc)
+
+    def _marks(self) -> list[Any]:
+        found: list[Any] = []
+        for path in self._paths or [path for _, path in known_files()]:
+            with contextlib.suppress(OSError):
+                there = path.stat()
+                found.append((path, there.st_mtime_ns, there.st_size, there.st_ino))
+        return found

@@ -1,0 +1,308 @@
+"""Host: many servers, one user who stays in charge.
+
+Everything that happens goes by the policy and, where that asks, by the user; what servers ask in turn goes the same
+way. The whole can be served again as one server.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dovetail.client.clock import Progress
+from dovetail.client.rounds import Pending
+from dovetail.connect import Client
+from dovetail.host.consent import Broker, read_answer
+from dovetail.host.deciding import Postponed
+from dovetail.host.entries import Entry, Problem
+from dovetail.host.following import Following
+from dovetail.host.gateway import Gateway, Mode
+from dovetail.host.grants import Grants
+from dovetail.host.inbox import Item
+from dovetail.host.journal import Journal
+from dovetail.host.member import Event, Member
+from dovetail.host.metering import shortened
+from dovetail.host.models.model import Model
+from dovetail.host.noting import journaling, noted
+from dovetail.host.pinned import Pins
+from dovetail.host.policy import Policy
+from dovetail.host.postponing import Postponing
+from dovetail.host.roster import PATIENCE, Roster
+from dovetail.host.searching import CALL, OWN, inner_call, looked_up
+from dovetail.host.secrets import Level, Secrets
+from dovetail.serve import Server, Transport, serving
+from dovetail.wire.codec import convert, plain
+from dovetail.wire.completion import Completion
+from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.tools import CallToolResult
+
+_WEB_TIME: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
+
+
+class Host(Roster):
+    """Servers, and what may happen with them.
+
+    policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
+    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
+    without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
+    may work in. patience: seconds a list waits for servers that are not ready. Other options are settings for all
+    servers.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy | str | Path | None = None,
+        consent: Broker | Callable[..., Any] | None = None,
+        model: Model | None = None,
+        grants: Grants | str | Path | None = None,
+        pins: Pins | str | Path | None = None,
+        journal: Journal | str | Path | None = None,
+        roots: Sequence[Any] = (),
+        patience: float = PATIENCE,
+        project: str = "",
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            policy=policy,
+            consent=consent,
+            model=model,
+            grants=grants,
+            pins=pins,
+            roots=roots,
+            patience=patience,
+            project=project,
+            settings=settings,
+        )
+        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
+        self.postponing = Postponing(self)
+        self._following: Following | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._web: dict[Any, asyncio.Task[None]] = {}
+        if journal is not None:
+            self.on("*", journaling(journal if isinstance(journal, Journal) else Journal(journal)))
+
+    # Configuration
+
+    @classmethod
+    def from_config(
+        cls,
+        *paths: str | Path,
+        level: Level = "user",
+        watch: bool = False,
+        secrets: Secrets | None = None,
+        **options: Any,
+    ) -> Self:
+        """A host of the servers in configuration files of any known host; without paths, of all that are found here.
+
+        level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
+        the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
+        """
+        host = cls(**options)
+        host._following = Following(paths, level, secrets or Secrets(), watch=watch)
+        host._follow(*host._following.read())
+        return host
+
+    async def reload(self) -> None:
+        """Read the configuration again: what changed in it is started anew, what did not goes on."""
+        if self._following is None:
+            raise ValueError("only a host made by from_config has something to read again")
+        entries, problems = self._following.read()
+        for name in self._following.gone(entries):
+            await self.remove(name)
+        self._follow(entries, problems)
+
+    def _follow(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
+        assert self._following is not None
+        self.problems = tuple(problems)
+        for problem in problems:
+            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
+        for name, entry in entries.items():
+            if name not in self._members:
+                self.add(name, self._following.target(entry), **self._following.options(entry))
+                self._following.known[name] = entry
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def open(self) -> None:
+        """Start what is to be started at once; nothing is waited for."""
+        self._open = True
+        for member in self.servers:
+            if member.settings.start == "eager" and member.state != "disabled":
+                self._begin(member)
+        if self._following is not None and self._following.watch and self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._following.watched(self.reload))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop all servers, at once and in bounded time."""
+        self._open = False
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+            self._watching = None
+        for web in self._web:
+            web.should_exit = True
+        served, self._web = [*self._web.values()], {}
+        if served:
+            await asyncio.wait(served, timeout=_WEB_TIME)
+        own = [member for callers in self._callers.values() for member in callers.members]
+        await asyncio.gather(*(member.stop() for member in (*self.servers, *own)))
+
+    # Using it
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+        retry: bool | None = None,
+    ) -> Any:
+        """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
+
+        Returns its result; with `wait=False` and a `DurableConsent`, a `Waiting` if somebody has to answer first.
+
+        Raises:
+            PolicyError: the policy, or the user, said no.
+        """
+        if name in OWN and OWN[name] != CALL:
+            return looked_up(await self._listed("tool"), OWN[name], arguments or {})
+        if name in OWN:
+            name, arguments = inner_call(arguments or {})
+        member, tool = await self.find(name)
+        declared = await self.declared(member, tool)
+        question = self.question(member, "tool.call", tool, dict(arguments or {}), declared)
+        try:
+            settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
+        except Postponed as put_off:
+            return await self.postponing.put_off(put_off.ticket, question, declared)
+        told = settled.edited if settled.edited is not None else dict(question.arguments or {})
+        return await self.perform(
+            member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
+        )
+
+    async def perform(
+        self,
+        member: Member,
+        declared: Any,
+        arguments: dict[str, Any],
+        *,
+        wait: bool = True,
+        resume: Callable[[Client], Awaitable[Any]] | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Any:
+        """Do what may be done, within the limits; `resume` goes on with a call that waited."""
+        tool: str = declared.name
+        quota = self.quota(member, tool)
+        async with self.meter.within(member.name, tool, quota), member.using() as client:
+            most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
+            start = client.call_tool if wait else client.start_tool
+            with noted(self.question(member, "tool.call", tool, arguments, declared), self.tell) as note:
+                if resume is not None:
+                    result = await resume(client)
+                else:
+                    result = await start(tool, arguments, timeout=most, total=quota.timeout, **options)
+                note(result)
+        if isinstance(result, Pending):
+            return await self.postponing.asked(member, declared, arguments, result)
+        return await self._passed(member, tool, declared, shortened(result, quota.result_bytes))
+
+    async def _passed(self, member: Member, tool: str, declared: Any, result: CallToolResult) -> CallToolResult:
+        question = self.question(member, "tool.result", tool, None, declared)
+        settled = await self.desk.settle(question, details={"result": plain(result.content)})
+        if settled.edited is None:
+            return result
+        edited = settled.edited
+        content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
+        return convert({"content": content, "isError": result.is_error}, CallToolResult, what="an edited result")
+
+    async def read(self, server: str, uri: str) -> ReadResourceResult:
+        """Read a resource of a server."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "resource.read", uri, None))
+        async with member.using() as client:
+            return await client.read_resource(uri)
+
+    async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """A prompt of a server, filled in."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "prompt.get", name, dict(arguments or {})))
+        async with member.using() as client:
+            return await client.get_prompt(name, arguments)
+
+    async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
+        """Suggestions of a server, as `Client.complete` gives them."""
+        member = self._member(server)
+        await self.desk.settle(self.question(member, "complete", argument, None))
+        async with member.using() as client:
+            return await client.complete(argument, value, **reference)
+
+    # Questions that wait
+
+    async def inbox(self) -> "AsyncGenerator[Item]":
+        """The questions that wait for an answer, oldest first."""
+        for item in await self.postponing.items():
+            yield item
+
+    async def answer(self, ticket: str, answer: Any) -> Any:
+        """Answer a question of the inbox: True, False, Allow, Deny, Edit, or what was filled in.
+
+        Returns the result of the call that waited for it, or None if somebody else has it.
+        """
+        return await self.postponing.answer(ticket, read_answer(answer))
+
+    # As a server itself
+
+    def as_server(self, mode: Mode = "merged", *, only: str | None = None, **options: Any) -> Server:
+        """All servers as one: `mode` "merged", or "search" for three tools that find the others; or `only` one of them.
+
+        Options are those of `Server`.
+        """
+        gateway = Gateway(self, mode=mode, only=only, **options)
+        self.on("server.added", lambda _: gateway.seat())
+        self.on("server.removed", lambda _: gateway.seat())
+        return gateway.server
+
+    def asgi(self, mode: Mode = "merged", *, name: str = "gateway", auth: Any = None, **options: Any) -> Any:
+        """The gateway as an ASGI application: `/mcp`, `/search/mcp`, and `/s/NAME/mcp` for each server.
+
+        Options are those of `Server.asgi`.
+        """
+        return self.as_server(mode, name=name, auth=auth).asgi(**options)
+
+    def serve(
+        self,
+        transport: Transport = "stdio",
+        mode: Mode = "merged",
+        *,
+        name: str = "gateway",
+        auth: Any = None,
+        **options: Any,
+    ) -> "asyncio.Task[None] | None":
+        """Serve all servers as one until told to stop; options are those of `Server.run`.
+
+        Within a running loop, over HTTP, it goes on beside you until the host is left; what is returned can be awaited.
+        """
+        server = self.as_server(mode, name=name, auth=auth)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            server.run(transport, **options)
+            return None
+        if transport != "http":
+            raise RuntimeError(f"within a running loop only 'http' can be served, not {transport!r}")
+        web, work = serving(server, **options)
+        self._web[web] = loop.create_task(work)
+        return self._web[web]

@@ -1,0 +1,218 @@
+"""Inbox: questions that outlive the process that asked them, in a file, to be answered later, here or elsewhere.
+
+A question stands under a ticket with what is to be done once it is answered. Whoever waits for an answer finds it
+there; what nobody waits for is done by whoever answers. An answer is used once.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dovetail.host.consent import Allow, Answer, ConsentRequest, Deny, Edit, Later
+from dovetail.wire.codec import convert, encode, plain
+from dovetail.wire.shape import Struct, field
+
+_WEEK: Final = 7 * 86400.0
+_LOOK: Final = 0.2  # seconds between two looks for an answer given in another process
+_NONCE: Final = 12
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS asked (
+    ticket TEXT PRIMARY KEY, request BLOB NOT NULL, work BLOB, answer BLOB, asked REAL NOT NULL, until REAL NOT NULL
+) WITHOUT ROWID
+"""
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What is to be done once a question is answered: a call, from its beginning or from where it asked."""
+
+    server: str
+    identity: str
+    tool: str
+    arguments: dict[str, Any]
+    fingerprint: str = ""
+    pending: str | None = None  # the request as it waits at the server
+    questions: dict[str, Any] = field(default_factory=dict[str, Any])
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])  # those the host gave by itself
+
+
+class Item(Struct, frozen=True, kw_only=True):
+    """One open question. If the process that asked is gone, it can still be answered only if it `survives`."""
+
+    ticket: str
+    request: ConsentRequest
+    asked: float
+    until: float
+    survives: bool
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """Instead of a result: the call waits for an answer, under a ticket."""
+
+    ticket: str
+    questions: tuple[ConsentRequest, ...] = ()
+
+
+class DurableConsent:
+    """A broker that writes questions down. `secret` (16 bytes or more) encrypts what servers want to be told again."""
+
+    def __init__(self, path: str | Path, *, seconds: float = _WEEK, secret: str | bytes | None = None) -> None:
+        self._seconds = seconds
+        self._key = None if secret is None else _key(secret)
+        self._lock = threading.Lock()
+        self._news: dict[str, asyncio.Event] = {}  # for those who wait in this process
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        self._base = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute(_SCHEMA)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._base.close()
+
+    async def ask(self, request: ConsentRequest) -> Answer:
+        """Write it down; whoever waits gets the answer, all others a ticket."""
+        ticket = await self.put(request)
+        if not request.wait:
+            return Later(ticket)
+        news = self._news[ticket] = asyncio.Event()
+        try:
+            while True:
+                found = self._answered(ticket)
+                if found is not None:
+                    return found
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK):
+                        await news.wait()
+        finally:
+            del self._news[ticket]
+            self._run("DELETE FROM asked WHERE ticket = ?", ticket)  # nobody waits for it any more
+
+    async def put(self, request: ConsentRequest, work: Work | None = None) -> str:
+        """Write a question down; its ticket."""
+        ticket = f"tkt_{secrets.token_urlsafe(12)}"
+        now = time.time()
+        self._run("DELETE FROM asked WHERE until <= ?", now)
+        self._run(
+            "INSERT INTO asked VALUES (?, ?, ?, NULL, ?, ?)",
+            ticket,
+            encode(request),
+            None if work is None else self._sealed(encode(work)),
+            now,
+            now + self._seconds,
+        )
+        return ticket
+
+    async def attach(self, ticket: str, work: Work) -> None:
+        """Say what is to be done when it is answered."""
+        self._run("UPDATE asked SET work = ? WHERE ticket = ?", self._sealed(encode(work)), ticket)
+
+    async def items(self) -> list[Item]:
+        """The open questions, oldest first."""
+        rows = self._run(
+            "SELECT ticket, request, asked, until, work IS NOT NULL FROM asked"
+            " WHERE answer IS NULL AND until > ? ORDER BY asked, ticket",
+            time.time(),
+        )
+        return [
+            Item(ticket=ticket, request=_request(request), asked=asked, until=until, survives=bool(survives))
+            for ticket, request, asked, until, survives in rows
+        ]
+
+    async def take(self, ticket: str) -> tuple[ConsentRequest, Work] | None:
+        """The question and what is to be done, which is gone with that; None if there is none, or somebody waits."""
+        for (sealed,) in self._run("SELECT work FROM asked WHERE ticket = ? AND work IS NOT NULL", ticket):
+            self._opened(sealed)  # what cannot be read is left for whoever can
+        rows = self._run(
+            "DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ? RETURNING request, work",
+            ticket,
+            time.time(),
+        )
+        return None if not rows else (_request(rows[0][0]), convert(json.loads(self._opened(rows[0][1])), Work))
+
+    async def answer(self, ticket: str, answer: Answer) -> bool:
+        """Give whoever waits the answer; whether anybody may be waiting."""
+        rows = self._run(
+            "UPDATE asked SET answer = ? WHERE ticket = ? AND work IS NULL AND answer IS NULL AND until > ?"
+            " RETURNING ticket",
+            encode({"kind": type(answer).__name__, "value": answer}),
+            ticket,
+            time.time(),
+        )
+        if rows and ticket in self._news:
+            self._news[ticket].set()
+        return bool(rows)
+
+    def _answered(self, ticket: str) -> Answer | None:
+        rows = self._run("DELETE FROM asked WHERE ticket = ? AND answer IS NOT NULL RETURNING answer", ticket)
+        if rows:
+            return _answer(json.loads(rows[0][0]))
+        if not self._run("SELECT 1 FROM asked WHERE ticket = ? AND until > ?", ticket, time.time()):
+            return Deny("nobody answered in time", dismissed=True)
+        return None
+
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._base.execute(statement, values).fetchall()
+
+    def _sealed(self, data: bytes) -> bytes:
+        if self._key is None:
+            return data
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = os.urandom(_NONCE)
+        return nonce + AESGCM(self._key).encrypt(nonce, data, None)
+
+    def _opened(self, data: bytes) -> bytes:
+        if self._key is None:
+            return data
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            return AESGCM(self._key).decrypt(data[:_NONCE], data[_NONCE:], None)
+        except (InvalidTag, ValueError):
+            raise ValueError("the inbox was written with another secret") from None
+
+
+def _key(secret: str | bytes) -> bytes:
+    import hashlib
+
+    material = secret.encode() if isinstance(secret, str) else secret
+    if len(material) < 16:
+        raise ValueError("the secret of an inbox needs at least 16 bytes")
+    return hashlib.sha256(b"dovetail inbox " + material).digest()
+
+
+def _request(data: bytes) -> ConsentRequest:
+    return convert(json.loads(data), ConsentRequest)
+
+
+def _answer(given: Mapping[str, Any]) -> Answer:
+    kinds: Mapping[str, Any] = {"Allow": Allow, "Deny": Deny, "Edit": Edit}
+    return convert(given["value"], kinds[given["kind"]])
+
+
+def responses(work: Work, answer: Answer) -> dict[str, Any]:
+    """An answer of the person's as the server takes it: to every form that is open, or by their keys."""
+    value = plain(answer.value) if isinstance(answer, Edit) else None
+    keyed = isinstance(value, dict) and value.keys() == work.questions.keys()
+    found: dict[str, Any] = dict(work.answers)
+    for key in work.questions:
+        if isinstance(answer, Deny):
+            found[key] = {"action": "cancel" if answer.dismissed else "decline"}
+        elif isinstance(answer, Allow):
+            found[key] = {"action": "accept"}
+        else:
+            found[key] = {"action": "accept", "content": value[key] if keyed and value is not None else value}
+    return found

@@ -1,0 +1,37 @@
+"""A model by a word, as a command line or a configuration names it."""
+
+from typing import Any, Final
+
+from dovetail.host.models.model import Model
+
+_LOCAL: Final = {
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "llamacpp": "http://127.0.0.1:8080/v1",
+    "vllm": "http://127.0.0.1:8000/v1",
+}
+SPELLINGS: Final = "openai:NAME, anthropic:NAME, ollama:NAME, or URL#NAME of anything that speaks as OpenAI does"
+
+
+def named(word: str, **options: Any) -> Model:
+    """The model a word means; ValueError if it means none. Options are those of the maker's client."""
+    if word.startswith(("http://", "https://")):
+        url, _, name = word.partition("#")
+        if name:
+            return _openai(name, base_url=url, **options)
+    maker, _, name = word.partition(":")
+    if name and maker == "openai":
+        return _openai(name, **options)
+    if name and maker == "anthropic":
+        from dovetail.host.models.anthropic import AnthropicModel
+
+        return AnthropicModel(name, **options)
+    if name and maker in _LOCAL:
+        return _openai(name, **({"base_url": _LOCAL[maker]} | options))
+    raise ValueError(f"{word!r} names no model: it is {SPELLINGS}")
+
+
+def _openai(name: str, **options: Any) -> Model:
+    from dovetail.host.models.openai import OpenAIModel
+
+    return OpenAIModel(name, **options)

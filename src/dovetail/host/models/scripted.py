@@ -1,0 +1,66 @@
+"""Scripted: a model that says what it was told to, for tests of agents and of servers that sample."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from dovetail.errors import ModelError
+from dovetail.host.models.model import Reply, Usage
+from dovetail.wire.content import TextContent, ToolUseContent
+from dovetail.wire.sampling import SamplingMessage
+from dovetail.wire.shape import Struct, replace
+from dovetail.wire.tools import Tool
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a scripted model was asked."""
+
+    messages: list[SamplingMessage]
+    tools: list[Tool]
+    options: dict[str, Any]
+
+
+Line: TypeAlias = str | ToolUseContent | Reply | Sequence[str | ToolUseContent] | Callable[[Asked], Any]
+
+
+def use(tool: str, **arguments: Any) -> ToolUseContent:
+    """A line that calls a tool, by "server.tool" or the name a model sees; its id is given when it is said."""
+    return ToolUseContent(id="", name=tool, input=arguments)
+
+
+class Scripted:
+    """Says its lines one after another; what it was asked is in `asked`.
+
+    A line is a text, a call made by `use`, several of these, a whole `Reply`, or a function of what was asked that
+    returns one of them.
+    """
+
+    def __init__(self, *lines: Line, name: str = "scripted", usage: Usage | None = None) -> None:
+        self.asked: list[Asked] = []
+        self._lines = [*lines]
+        self._name = name
+        self._usage = usage or Usage(input=1, output=1, usd=0.0)
+
+    async def reply(self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any) -> Reply:
+        """The next line."""
+        self.asked.append(Asked(messages=[*messages], tools=[*tools], options=options))
+        if not self._lines:
+            raise ModelError("the scripted model has no line left")
+        line: Any = self._lines.pop(0)
+        return self._made(line(self.asked[-1]) if callable(line) else line)
+
+    def _made(self, line: Any) -> Reply:
+        if isinstance(line, Reply):
+            return line
+        parts = line if isinstance(line, list | tuple) else [line]
+        content = [self._block(one, at) for at, one in enumerate(parts)]
+        calls = any(isinstance(one, ToolUseContent) for one in content)
+        return Reply(
+            content=content, model=self._name, stop_reason="toolUse" if calls else "endTurn", usage=self._usage
+        )
+
+    def _block(self, part: Any, at: int) -> Any:
+        if isinstance(part, str):
+            return TextContent(text=part)
+        if isinstance(part, ToolUseContent) and not part.id:
+            return replace(part, id=f"call-{len(self.asked)}-{at}")
+        return part

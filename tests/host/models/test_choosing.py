@@ -1,0 +1,44 @@
+"""Which model answers: hints before priorities, earlier hints before later ones, the user's first of equals."""
+
+import pytest
+
+from dovetail.host.models.choosing import Variant, choose, variants
+from dovetail.wire.sampling import ModelHint, ModelPreferences
+
+BIG = Variant("opus-5", clever=1.0, cheap=0.1, fast=0.2, stands_for=("gpt-5",))
+QUICK = Variant("haiku-5", clever=0.4, cheap=0.9, fast=0.9)
+ALL = (BIG, QUICK)
+
+
+def hints(*names: str | None, **priorities: float) -> ModelPreferences:
+    return ModelPreferences(hints=[ModelHint(name=one) for one in names], **priorities)
+
+
+@pytest.mark.parametrize(
+    ("preferences", "chosen"),
+    [
+        (None, BIG),
+        (ModelPreferences(), BIG),
+        (hints("haiku"), QUICK),
+        (hints("HAIKU"), QUICK),
+        (hints("unknown", "haiku"), QUICK),
+        (hints("haiku", "opus"), QUICK),
+        (hints("gpt-5"), BIG),
+        (hints("", None), BIG),
+        (hints("unknown", cost_priority=1.0), QUICK),
+        (hints("opus", cost_priority=1.0), BIG),
+        (ModelPreferences(speed_priority=0.5, intelligence_priority=0.1), QUICK),
+        (ModelPreferences(speed_priority=0.1, intelligence_priority=0.9), BIG),
+    ],
+)
+def test_the_model_that_suits(preferences: ModelPreferences | None, chosen: Variant) -> None:
+    assert choose(ALL, preferences) is chosen
+
+
+def test_without_a_price_no_money_is_counted() -> None:
+    assert QUICK.usage(10, 10).usd is None
+
+
+def test_no_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="which model"):
+        variants(())

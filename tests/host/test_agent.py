@@ -1,0 +1,264 @@
+"""The agent loop, with a scripted model: events, refusals, budgets, search, pauses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import Deny, DurableConsent, Policy, Server, ToolError, rule
+from dovetail.errors import ModelError, NotOffered
+from dovetail.host.agent import Agent, AgentEvent, Answered, Called, Done, Paused, Said
+from dovetail.host.host import Host
+from dovetail.host.models.model import Reply, Usage
+from dovetail.host.models.scripted import Asked, Scripted, use
+from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
+
+OPEN = Policy("allow")
+
+
+def numbers() -> Server:
+    app = Server("numbers")
+
+    @app.tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @app.tool
+    def broken() -> str:
+        """Always fails."""
+        raise ToolError("out of order")
+
+    return app
+
+
+def notes() -> Server:
+    app = Server("notes")
+
+    @app.tool
+    def write(text: str) -> str:
+        """Write a note."""
+        return f"wrote {text}"
+
+    return app
+
+
+def host(policy: Policy = OPEN, **options: Any) -> Host:
+    made = Host(policy=policy, **options)
+    made.add("numbers", numbers())
+    made.add("notes", notes())
+    return made
+
+
+async def ran(agent: Agent, prompt: str = "go") -> list[AgentEvent]:
+    return [event async for event in agent.run(prompt)]
+
+
+def results(events: list[AgentEvent]) -> list[str]:
+    return [one.result.content[0].text for one in events if isinstance(one, Answered)]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def done(events: list[AgentEvent]) -> Done:
+    assert isinstance(events[-1], Done)
+    assert sum(isinstance(one, Done) for one in events) == 1
+    return events[-1]
+
+
+async def test_a_call_and_an_answer() -> None:
+    model = Scripted(["I add.", use("numbers__add", a=1, b=2)], "It is 3.")
+    async with host() as opened:
+        events = await ran(Agent(opened, model, system="Be brief."), "1 + 2?")
+    said, called, answered, last, end = events
+    assert said == Said(text="I add.")
+    assert called == Called(id="call-1-1", tool="numbers.add", arguments={"a": 1, "b": 2})
+    assert isinstance(answered, Answered)
+    assert (answered.id, answered.tool, answered.denied) == ("call-1-1", "numbers.add", None)
+    assert last == Said(text="It is 3.")
+    assert isinstance(end, Done)
+    assert (end.reason, end.text) == ("finished", "It is 3.")
+    assert (end.usage.turns, end.usage.tokens, end.usage.calls) == (2, 4, {"numbers.add": 1})
+    assert model.asked[0].options["system"] == "Be brief."
+    assert [one.name for one in model.asked[0].tools] == ["notes__write", "numbers__add", "numbers__broken"]
+    held = model.asked[1].messages[-1].content
+    assert isinstance(held, list)
+    assert isinstance(held[0], ToolResultContent)
+    assert held[0].tool_use_id == "call-1-1"
+
+
+async def test_the_conversation_goes_on() -> None:
+    model = Scripted("Hello.", "You said hi.")
+    async with host() as opened:
+        agent = Agent(opened, model)
+        await ran(agent, "hi")
+        assert done(await ran(agent, "what did I say?")).text == "You said hi."
+    assert [one.role for one in model.asked[1].messages] == ["user", "assistant", "user"]
+
+
+async def test_the_model_reads_what_was_refused_or_failed() -> None:
+    policy = Policy("allow", [rule("deny", tool="write", reason="read only today")])
+    calls = [use("notes__write", text="x"), use("numbers__broken"), use("numbers__add", a="one", b=2), use("nothing")]
+    model = Scripted(calls, "I see.")
+    async with host(policy) as opened:
+        events = await ran(Agent(opened, model))
+    refused, failed, wrong, unknown = results(events)
+    assert "read only today" in refused
+    assert "out of order" in failed
+    assert "a" in wrong
+    assert "no tool 'nothing'" in unknown
+    denied = [one.denied for one in events if isinstance(one, Answered)]
+    assert denied[0] is not None
+    assert denied[1:] == [None, None, None]
+    assert all(one.result.is_error for one in events if isinstance(one, Answered))
+    held = model.asked[1].messages[-1].content
+    assert isinstance(held, list)
+    assert all(isinstance(one, ToolResultContent) and one.is_error for one in held)
+
+
+async def test_the_user_is_asked_and_may_say_no() -> None:
+    def no(_: object) -> Deny:
+        return Deny("not now")
+
+    async with host(Policy("ask"), consent=no) as opened:
+        events = await ran(Agent(opened, Scripted(use("numbers.add", a=1, b=2), "Fine.")))
+    assert "not now" in results(events)[0]
+
+
+async def test_only_some_servers() -> None:
+    model = Scripted(use("numbers__add", a=1, b=2), "no")
+    async with host() as opened:
+        events = await ran(Agent(opened, model, servers=["notes"]))
+    assert [one.name for one in model.asked[0].tools] == ["notes__write"]
+    assert "no tool" in results(events)[0]
+    with pytest.raises(TypeError, match=r"\['notes'\]"):
+        Agent(opened, model, servers="notes")
+
+
+async def test_search_where_the_tools_take_too_much() -> None:
+    model = Scripted(
+        use("host__search_tools", query="add numbers"),
+        use("host__describe_tool", name="numbers__add"),
+        use("host__call_tool", name="numbers__add", arguments={"a": 1, "b": 2}),
+        [use("host__call_tool", name="notes__write", arguments={"text": "x"}), use("host__call_tool")],
+        "It is 3.",
+    )
+    policy = Policy("allow", [rule("deny", server="numbers", tool="broken")])
+    async with host(policy) as opened:
+        events = await ran(Agent(opened, model, catalog_tokens=10, servers=["numbers"]))
+    found, described, three, elsewhere, wrong = results(events)
+    assert "numbers__add" in found
+    assert "notes__write" not in found
+    assert "Add two numbers" in described
+    assert three == "3"
+    assert "no tool" in elsewhere  # a server that is not one of this agent's stays out of reach by this way too
+    assert "call_tool takes a name" in wrong
+    assert [one.name for one in model.asked[0].tools] == [
+        "host__call_tool",
+        "host__describe_tool",
+        "host__search_tools",
+    ]
+    assert done(events).usage.calls == {"numbers.add": 1}
+    assert [one.tool for one in events if isinstance(one, Called)][2] == "numbers.add"
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "turns"),
+    [
+        ({"max_turns": 2}, "turns", 2),
+        ({"budget_tokens": 250}, "tokens", 3),
+        ({"budget_usd": 0.05}, "money", 5),
+    ],
+)
+async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
+    price = Usage(input=90, output=10, usd=0.01)
+    model = Scripted(*(use("numbers__add", a=1, b=2) for _ in range(9)), usage=price)
+    async with host() as opened:
+        agent = Agent(opened, model, **limits)
+        end = done(await ran(agent))
+        assert (end.reason, end.usage.turns) == (reason, turns)
+        assert len(model.asked) == turns
+        if reason != "turns":
+            assert done(await ran(agent)).usage.turns == turns  # a budget is for the agent's whole life
+
+
+async def test_no_reply_may_be_longer_than_what_is_left() -> None:
+    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=90, output=10))
+    async with host() as opened:
+        await ran(Agent(opened, model, budget_tokens=150, max_tokens=120))
+    assert [one.options["max_tokens"] for one in model.asked] == [120, 50]
+
+
+async def test_money_cannot_be_counted_without_a_price() -> None:
+    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=1, output=1))
+    async with host() as opened:
+        with pytest.raises(ModelError, match="price"):
+            await ran(Agent(opened, model, budget_usd=1.0))
+
+
+async def test_a_call_that_cannot_be_read_is_not_made() -> None:
+    call = ToolUseContent(id="c1", name="notes__write", input={})
+    lines = (
+        Reply(content=[call], model="m", unread={"c1": "the arguments are not JSON"}),
+        Reply(content=[call], model="m", stop_reason="maxTokens"),
+        Reply(content=[TextContent(text="so")], model="m", stop_reason="maxTokens"),
+    )
+    async with host() as opened:
+        events = await ran(Agent(opened, Scripted(*lines)))
+    assert ["not JSON" in results(events)[0], "cut off" in results(events)[1]] == [True, True]
+    assert not done(events).usage.calls
+    assert done(events).reason == "cut"
+
+
+async def test_nothing_said_leaves_no_empty_message() -> None:
+    async with host() as opened:
+        agent = Agent(opened, Scripted(Reply(content=[], model="m", stop_reason="endTurn"), "hello"))
+        await ran(agent)
+        assert [one.role for one in agent.messages] == ["user"]
+
+
+async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
+    policy = Policy("ask", [rule("allow", tool="add")])
+    model = Scripted(
+        [use("notes__write", text="a"), use("numbers__add", a=1, b=2), use("notes__write", text="b")],
+        lambda asked: Reply(content=[TextContent(text=told(asked))], model="m"),
+    )
+    async with host(policy, consent=DurableConsent(tmp_path / "inbox.db")) as opened:
+        agent = Agent(opened, model)
+        events = await ran(agent)
+        waits = [one for one in events if isinstance(one, Paused)]
+        assert [one.tool for one in waits] == ["notes.write", "notes.write"]
+        assert done(events).reason == "paused"
+        with pytest.raises(RuntimeError, match="resume"):
+            await ran(agent)
+        with pytest.raises(NotOffered):
+            await anext(agent.resume("other", True))
+        first = [event async for event in agent.resume(waits[0].ticket, True)]
+        assert results(first) == ["wrote a"]
+        assert done(first).reason == "paused"
+        rest = [event async for event in agent.resume(waits[1].ticket, False)]
+        assert done(rest).text == "wrote a | 3 | This was not allowed: notes.write: the user said no"
+
+
+def told(asked: Asked) -> str:
+    held = asked.messages[-1].content
+    assert isinstance(held, list)
+    return " | ".join(one.content[0].text for one in held if isinstance(one, ToolResultContent))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_a_conversation_left_in_the_middle_can_go_on() -> None:
+    """No call is ever in it without its result: a maker would refuse the whole conversation."""
+    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], "hello")
+    async with host() as opened:
+        agent = Agent(opened, model)
+        run = agent.run("go")
+        async for event in run:
+            if isinstance(event, Answered):
+                break
+        await run.aclose()
+        assert done(await ran(agent, "again")).text == "hello"
+    assert [one.role for one in model.asked[1].messages] == ["user", "user"]
+
+
+async def test_a_script_that_ends() -> None:
+    async with host() as opened:
+        with pytest.raises(ModelError, match="no line left"):
+            await ran(Agent(opened, Scripted()))

@@ -1,0 +1,161 @@
+"""A host of configuration files: late secrets, consent to what a project wants, and changes that are followed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import CannotStart, Policy, PolicyError
+from dovetail.host.consent import Allow, ConsentRequest
+from dovetail.host.host import Host
+from dovetail.host.journal import read_journal
+from dovetail.host.secrets import Secrets
+from dovetail.protocol.recording import Event
+from host.waiting import until
+
+ALLOW = Policy("allow")
+
+CHILD = """
+import os
+from dovetail import Server
+app = Server("child")
+
+@app.tool
+def pid() -> int:
+    return os.getpid()
+
+@app.tool
+def token() -> str:
+    return os.environ.get("TOKEN", "none")
+
+@app.tool
+def wipe() -> str:
+    return "gone"
+
+app.run()
+"""
+
+
+class File:
+    """An mcp.json of one's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "mcp.json"
+        self.child = folder / "child_program.py"
+        self.child.write_text(CHILD)
+
+    def entry(self, **more: Any) -> dict[str, Any]:
+        return {"command": sys.executable, "args": [str(self.child)], **more}
+
+    def write(self, servers: Any, text: str | None = None) -> None:
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps({"mcpServers": servers}) if text is None else text)
+        os.replace(beside, self.path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    return File(tmp_path)
+
+
+def text(result: Any) -> str:
+    return result.content[0].text
+
+
+async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File, tmp_path: Path) -> None:
+    file.write(
+        {
+            "good": file.entry(env={"TOKEN": "${THE_TOKEN}"}),
+            "unset": file.entry(env={"TOKEN": "${NOT_THERE}"}),
+            "bad": {"neither": 1},
+            "off": file.entry(disabled=True),
+        }
+    )
+    environ: dict[str, str] = dict(os.environ)
+    journal = tmp_path / "journal"
+    async with Host.from_config(file.path, policy=ALLOW, secrets=Secrets(environ), journal=journal) as host:
+        assert [(one.name, one.state) for one in host.servers] == [
+            ("good", "idle"),
+            ("off", "disabled"),
+            ("unset", "idle"),
+        ]
+        assert [one.text for one in host.problems if one.severe] == ["bad: needs a command or a url"]
+        environ["THE_TOKEN"] = "secret-value-1"
+        assert text(await host.call("good.token")) == "secret-value-1"
+        with pytest.raises(CannotStart, match=r"env\.TOKEN.*NOT_THERE"):
+            await host.call("unset.token")
+        assert "secret-value" not in repr(host.servers)
+    assert "secret-value" not in journal.read_text()
+    events = [(part.event, part.server) for part in read_journal(journal) if isinstance(part, Event)]
+    assert ("call", "good") in events
+    assert ("decision", "good") in events
+    assert ("state", "unset") in events
+
+
+async def test_our_own_settings(file: File) -> None:
+    own = {"trust": True, "tools": {"deny": ["w*"]}, "limits": {"rate": "1/h"}, "start": "eager"}
+    file.write({"a": file.entry(**{"x-dovetail": own})})
+    async with Host.from_config(file.path, policy=ALLOW) as host:
+        await until(lambda: host.servers[0].state == "ready")
+        assert {tool.name for tool in await host.tools()} == {"pid", "token"}
+        await host.call("a.pid")
+        with pytest.raises(PolicyError, match="1/h"):
+            await host.call("a.pid")
+        assert host.servers[0].settings.trust
+
+
+async def test_what_a_project_wants_to_start_is_asked_about_once(file: File, tmp_path: Path) -> None:
+    file.write({"a": file.entry()})
+    asked: list[ConsentRequest] = []
+
+    def consent(request: ConsentRequest) -> Any:
+        asked.append(request)
+        return Allow("always")
+
+    grants = tmp_path / "grants.json"
+    for _ in range(2):
+        async with Host.from_config(file.path, level="project", consent=consent, grants=grants) as host:
+            await host.tools()
+            assert host.servers[0].state == "ready"
+    assert [one.kind for one in asked] == ["server.start"]
+    assert str(file.child) in asked[0].text
+    async with Host.from_config(file.path, level="project") as host:  # and nobody is there
+        assert await host.tools() == ()
+        assert host.servers[0].state == "failed"
+    file.write({"a": file.entry(env={"PATH": "/elsewhere"})})
+    async with Host.from_config(file.path, level="project", consent=consent, grants=grants) as host:
+        await host.tools()
+    assert len(asked) == 2  # something else than what was agreed to
+
+
+async def test_a_changed_file_changes_only_what_it_speaks_of(file: File) -> None:
+    file.write({"stays": file.entry(), "changes": file.entry(), "goes": file.entry()})
+    async with Host.from_config(file.path, policy=ALLOW) as host:
+        pid = text(await host.call("stays.pid"))
+        changed = text(await host.call("changes.pid"))
+        file.write({"stays": file.entry(), "changes": file.entry(env={"TOKEN": "new"}), "comes": file.entry()})
+        await host.reload()
+        assert [one.name for one in host.servers] == ["changes", "comes", "stays"]
+        assert text(await host.call("stays.pid")) == pid
+        assert text(await host.call("changes.pid")) != changed
+        assert text(await host.call("changes.token")) == "new"
+        file.write({}, text="{ half a fi")
+        await host.reload()
+        assert [one.name for one in host.servers] == ["changes", "comes", "stays"]
+        assert host.problems
+        assert text(await host.call("stays.pid")) == pid
+    with pytest.raises(ValueError, match="from_config"):
+        await Host().reload()
+
+
+async def test_files_are_followed(file: File) -> None:
+    file.write({"a": file.entry()})
+    async with Host.from_config(file.path, policy=ALLOW, watch=True) as host:
+        heard: list[str] = []
+        host.on("server.added", lambda event: heard.append(event.server))
+        file.write({"a": file.entry(), "b": file.entry()})
+        await until(lambda: heard == ["b"])
+        assert text(await host.call("b.token")) == "none"

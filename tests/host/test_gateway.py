@@ -1,0 +1,266 @@
+"""A gateway in use: who calls it, what of that reaches the servers behind, its paths, and its life as a process."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import (
+    Bearer,
+    Client,
+    HttpError,
+    MCPError,
+    PeerError,
+    Policy,
+    Principal,
+    Server,
+    StaticTokens,
+    ToolError,
+    rule,
+    testing,
+)
+from dovetail.host.host import Host
+from dovetail.transports.web import bound_socket
+from host.far import Far
+from host.waiting import until
+
+ALLOW = Policy("allow")
+CALLERS = StaticTokens({"token-of-ada-0000": Principal("ada"), "token-of-bob-0000": Principal("bob")})
+
+
+def text(result: Any) -> str:
+    return result.content[0].text
+
+
+def free_port() -> int:
+    with bound_socket("127.0.0.1", 0) as listener:
+        return listener.getsockname()[1]
+
+
+async def test_a_callers_credentials_stay_with_the_gateway() -> None:
+    far = Far()
+    port = free_port()
+    async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
+        host.add("far", url, headers={"Authorization": "Bearer of-the-gateway"})
+        host.serve("http", port=port, auth=CALLERS)
+        given = {"Cookie": "session=secret-cookie", "X-Api-Key": "secret-key"}
+        target = f"http://127.0.0.1:{port}/mcp"
+        await until(lambda: reachable(port))
+        for era in ("stateless", "handshake"):
+            auth = Bearer("token-of-ada-0000")
+            async with Client(target, auth=auth, headers=given, era=era) as client:  # pyright: ignore[reportArgumentType]
+                await client.call_tool("far__who")
+        with pytest.raises(MCPError):
+            async with Client(target, auth=Bearer("someone-elses-0000")) as client:
+                await client.list_tools()
+    assert len(far.headers) == 2
+    for headers in far.headers:
+        assert headers["authorization"] == "Bearer of-the-gateway"
+        assert b"secret" not in repr(headers).encode()
+        assert b"ada" not in repr(headers).encode()
+
+
+def reachable(port: int) -> bool:
+    import socket
+
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+async def test_each_caller_has_credentials_of_its_own_upstream() -> None:
+    far = Far()
+    port = free_port()
+
+    def credentials(principal: Principal) -> Any:
+        return {"headers": {"Authorization": f"Bearer upstream-{principal.subject}"}} if principal == "ada" else None
+
+    async with testing.serve(far, transport="http") as url, Host(policy=ALLOW) as host:
+        host.add("far", url, credentials=credentials)
+        host.add("open", Far("open"))
+        host.serve("http", port=port, auth=CALLERS)
+        await until(lambda: reachable(port))
+        target = f"http://127.0.0.1:{port}/mcp"
+        async with Client(target, auth=Bearer("token-of-ada-0000")) as ada:
+            assert "far__who" in {tool.name for tool in await ada.list_tools()}
+            await ada.call_tool("far__who")
+        async with Client(target, auth=Bearer("token-of-bob-0000")) as bob:
+            names = {tool.name for tool in await bob.list_tools()}
+            assert "open__who" in names
+            assert "far__who" not in names
+            with pytest.raises((ToolError, PeerError)):
+                await bob.call("far__who")
+    assert [headers["authorization"] for headers in far.headers] == ["Bearer upstream-ada"]
+
+
+async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
+    far = Far()
+    asked: list[str] = []
+
+    def elicit(name: str) -> Any:
+        def answer(_: Any) -> Any:
+            asked.append(name)
+            return {"allow": "session" if name == "ada" else "no"}
+
+        return answer
+
+    port = free_port()
+    async with Host() as host:
+        host.add("far", far)
+        host.serve("http", port=port, auth=CALLERS)
+        await until(lambda: reachable(port))
+        target = f"http://127.0.0.1:{port}/mcp"
+        async with Client(target, auth=Bearer("token-of-ada-0000"), elicit=elicit("ada")) as ada:
+            for _ in range(3):
+                await ada.call("far__add", a=1)
+        async with Client(target, auth=Bearer("token-of-bob-0000"), elicit=elicit("bob")) as bob:
+            with pytest.raises(ToolError, match="said no"):
+                await bob.call("far__add", a=1)
+    assert asked == ["ada", "bob"]
+
+
+async def test_paths() -> None:
+    port = free_port()
+    async with Host(policy=Policy("allow", [rule("hide", tool="one.fail")])) as host:
+        host.add("one", Far("one"))
+        host.add("two", Far("two"))
+        host.serve("http", port=port)
+        await until(lambda: reachable(port))
+
+        async def names(path: str) -> set[str]:
+            async with Client(f"http://127.0.0.1:{port}{path}") as client:
+                return {tool.name for tool in await client.list_tools()}
+
+        assert {"one__add", "two__add"} < await names("/mcp")
+        assert await names("/search/mcp") == {"search_tools", "describe_tool", "call_tool"}
+        alone = await names("/s/one/mcp")
+        assert "add" in alone
+        assert "fail" not in alone
+        async with Client(f"http://127.0.0.1:{port}/s/two/mcp", elicit=lambda _: {"value": 1}) as client:
+            assert await client.call("add", a=1) == 2
+            assert await client.read("note:1") == "note 1"
+            with pytest.raises(PeerError):
+                await client.call("one__add", a=1)
+        with pytest.raises((HttpError, MCPError)):
+            await names("/s/three/mcp")
+        host.add("three", Far("three"))
+        assert "add" in await names("/s/three/mcp")
+
+
+PROGRAM = """
+import sys
+from dovetail import Policy
+from dovetail.host.host import Host
+host = Host(policy=Policy("allow"))
+host.add("child", [sys.executable, sys.argv[1]])
+host.serve("stdio")
+"""
+
+CHILD = """
+import os
+from dovetail import Server, Context
+app = Server("child")
+
+@app.tool
+def pid() -> int:
+    return os.getpid()
+
+@app.tool
+async def ask(ctx: Context) -> str:
+    return await ctx.elicit("Name?", str)
+
+app.run()
+"""
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_a_gateway_on_stdio_leaves_nothing_behind(tmp_path: Path, revision: str) -> None:
+    program, child = tmp_path / "gateway_program.py", tmp_path / "child_program.py"
+    program.write_text(PROGRAM)
+    child.write_text(CHILD)
+    command = [sys.executable, str(program), str(child)]
+    async with Client(command, revision=revision, elicit=lambda _: {"value": "Ada"}) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["child__pid", "child__ask"]
+        pid = int(text(await client.call_tool("child__pid")))
+        assert alive(pid)
+        assert "Ada" in str((await client.call_tool("child__ask")).content)
+    await until(lambda: not alive(pid))
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_slow_and_broken_servers_hold_up_nobody() -> None:
+    async with Host(policy=ALLOW, patience=0.5) as host:
+        host.add("good", Far("good"))
+        host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])
+        host.add("gone", [sys.executable, "-c", "raise SystemExit('secret path')"])
+        app = host.as_server()
+        async with Client(app) as client, asyncio.timeout(20):
+            assert "good__add" in {tool.name for tool in await client.list_tools()}
+            assert await client.call("good__add", a=1) == 2
+            with pytest.raises(PeerError, match="cannot be used now") as caught:
+                await client.call("gone__x")
+            assert "secret" not in str(caught.value)
+        await app.stop()
+
+
+async def test_a_servers_own_state_is_not_taken_for_the_gateways() -> None:
+    """A state the gateway did not seal goes to the server behind as it is, and consent is asked all the same."""
+    asked: list[str] = []
+
+    def elicit(question: Any) -> Any:
+        asked.append(question.message.splitlines()[0])
+        return {"allow": "once"}
+
+    far = Far()
+    async with Host() as host:
+        host.add("far", far)
+        app = host.as_server()
+        async with Client(app, elicit=elicit) as client:
+            params = {"name": "far__add", "arguments": {"a": 1}, "requestState": "forged", "inputResponses": {}}
+            answers = {"dovetail.consent.tool.call": {"action": "accept", "content": {"allow": "once"}}}
+            raw = await client.request("tools/call", params | {"inputResponses": answers})
+            assert raw["resultType"] == "input_required"  # an answer to a question nobody asked
+            assert far.calls == []
+        await app.stop()
+
+
+@pytest.mark.parametrize("mode", ["merged", "search"])
+async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> None:
+    async with Host(policy=ALLOW) as host:
+        host.add("far", Far())
+        app = host.as_server(mode)
+        async with Client(app) as client:
+            for method, params in (
+                ("tools/call", {"name": "far__add", "arguments": [1]}),
+                ("tools/call", {"name": "call_tool", "arguments": [1]}),
+                ("tools/call", {"name": 5}),
+                ("tools/call", {"name": "search_tools", "arguments": "x"}),
+                ("prompts/get", {"name": ["a"]}),
+                ("resources/read", {"uri": 5}),
+                ("completion/complete", {"ref": "x", "argument": {"name": "a", "value": "b"}}),
+            ):
+                with pytest.raises(PeerError) as caught:
+                    await client.request(method, params)
+                assert caught.value.code in (-32602, -32601), (method, params, caught.value)
+        await app.stop()
+
+
+def test_mistakes() -> None:
+    host = Host()
+    with pytest.raises(ValueError, match="mode is"):
+        host.as_server("sideways")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError):
+        Host(patient=3)
+    assert isinstance(host.as_server(), Server)

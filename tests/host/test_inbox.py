@@ -1,0 +1,181 @@
+"""Questions that wait: written down, answered by another host, with what was asked for looked at again."""
+
+import asyncio
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import AnswerError, Context, NotOffered, Policy, PolicyError, Server, rule
+from dovetail.host.consent import Allow, Deny
+from dovetail.host.host import Host
+from dovetail.host.inbox import DurableConsent, Item, Waiting
+from host.waiting import PATIENCE, until
+
+SECRETS = ["a secret of the server's"]
+CALLS = Policy("ask", [rule("allow", kind="tool.call")])
+
+
+class Leave(Server):
+    """Asks before it does something; a second one of it goes on where the first stood."""
+
+    def __init__(self, done: list[Any], description: str = "Approve leave.") -> None:
+        super().__init__("hr", secrets=SECRETS)
+        self.add_tool(self.approve, description=description)
+        self.done = done
+
+    async def approve(self, ctx: Context, days: int) -> str:
+        note = await ctx.elicit(f"Approve {days} days?", str)
+        again = await ctx.elicit("Sure?", bool)
+        self.done.append((days, note, again))
+        return f"{days} days: {note}"
+
+
+def text(result: Any) -> str:
+    return result.content[0].text
+
+
+@asynccontextmanager
+async def life(path: Path, server: Server, policy: Policy | None = None, **options: Any) -> AsyncIterator[Host]:
+    """A process's worth of a host."""
+    consent = DurableConsent(path, **options)
+    async with Host(policy=policy, consent=consent) as host:
+        host.add("hr", server)
+        yield host
+    consent.close()
+
+
+async def open_questions(host: Host) -> list[Item]:
+    return [item async for item in host.inbox()]
+
+
+async def test_consent_and_the_servers_questions_outlive_three_hosts(tmp_path: Path) -> None:
+    path, done = tmp_path / "inbox.sqlite", []
+    async with life(path, Leave(done)) as host:
+        out = await host.call("hr.approve", {"days": 3}, wait=False)
+        assert isinstance(out, Waiting)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    async with life(path, Leave(done)) as host:
+        (item,) = await open_questions(host)
+        assert (item.ticket, item.request.kind, item.survives) == (out.ticket, "tool.call", True)
+        out = await host.answer(item.ticket, True)
+        assert isinstance(out, Waiting)
+        assert out.questions[0].details["message"] == "Approve 3 days?"
+    async with life(path, Leave(done)) as host:
+        out = await host.answer(out.ticket, {"value": "enjoy"})
+        assert [item.request.details["message"] for item in await open_questions(host)] == ["Sure?"]
+    async with life(path, Leave(done)) as host:
+        result = await host.answer(out.ticket, {"value": True})
+        assert text(result) == "3 days: enjoy"
+        assert await open_questions(host) == []
+        with pytest.raises(NotOffered):
+            await host.answer(out.ticket, {"value": True})
+    assert done == [(3, "enjoy", True)]
+
+
+async def test_declining_later(tmp_path: Path) -> None:
+    done: list[Any] = []
+    async with life(tmp_path / "inbox", Leave(done), CALLS) as host:
+        out = await host.call("hr.approve", {"days": 3}, wait=False)
+        assert "declined" in text(await host.answer(out.ticket, Deny()))
+    async with life(tmp_path / "inbox", Leave(done)) as host:
+        out = await host.call("hr.approve", {"days": 3}, wait=False)
+        with pytest.raises(PolicyError, match="not today"):
+            await host.answer(out.ticket, Deny("not today"))
+    assert done == []
+
+
+async def test_what_changed_meanwhile_is_not_what_was_agreed_to(tmp_path: Path) -> None:
+    done: list[Any] = []
+    async with life(tmp_path / "inbox", Leave(done)) as host:
+        one = await host.call("hr.approve", {"days": 3}, wait=False)
+        other = await host.call("hr.approve", {"days": 4}, wait=False)
+    async with life(tmp_path / "inbox", Leave(done, "Approve leave, and a raise.")) as host:
+        with pytest.raises(PolicyError, match="not what it was"):
+            await host.answer(one.ticket, True)
+    async with life(
+        tmp_path / "inbox", Leave(done), Policy("ask", [rule("deny", server="hr", reason="closed")])
+    ) as host:
+        with pytest.raises((PolicyError, NotOffered)):
+            await host.answer(other.ticket, True)
+    assert done == []
+
+
+async def test_a_grant_given_later_holds(tmp_path: Path) -> None:
+    plain = Server("hr")
+    plain.add_tool(lambda: "done", name="work")
+    async with life(tmp_path / "inbox", plain) as host:
+        out = await host.call("hr.work", wait=False)
+        assert text(await host.answer(out.ticket, Allow("session"))) == "done"
+        assert text(await host.call("hr.work", wait=False)) == "done"
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+async def test_whoever_waits_gets_the_answer_from_anywhere(tmp_path: Path, revision: str) -> None:
+    """The call waits with its connection; the answer comes from another host that has the same file."""
+    done: list[Any] = []
+    path = tmp_path / "inbox"
+    consent = DurableConsent(path)
+    async with Host(policy=CALLS, consent=consent) as host, life(path, Leave(done)) as other:
+        host.add("hr", Leave(done), revision=revision)
+        call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
+        for content in ({"value": "yes"}, {"value": True}):
+            (item,) = await until(lambda: open_questions(other))
+            assert not item.survives
+            assert await other.answer(item.ticket, content) is None
+            await until(lambda ticket=item.ticket: gone(other, ticket))
+        async with asyncio.timeout(PATIENCE):
+            assert text(await call) == "5 days: yes"
+    consent.close()
+    assert done == [(5, "yes", True)]
+
+
+async def gone(host: Host, ticket: str) -> bool:
+    return ticket not in {item.ticket for item in await open_questions(host)}
+
+
+async def test_a_question_nobody_waits_for_any_more_is_not_asked(tmp_path: Path) -> None:
+    async with life(tmp_path / "inbox", Leave([]), CALLS) as host:
+        call = asyncio.create_task(host.call("hr.approve", {"days": 5}))
+        await until(lambda: open_questions(host))
+        call.cancel()
+        await asyncio.wait([call])
+        await until(lambda: nothing_open(host))
+
+
+async def nothing_open(host: Host) -> bool:
+    return not await open_questions(host)
+
+
+async def test_a_question_has_its_time(tmp_path: Path) -> None:
+    async with life(tmp_path / "inbox", Leave([]), seconds=0.0) as host:
+        out = await host.call("hr.approve", {"days": 3}, wait=False)
+        assert await open_questions(host) == []
+        with pytest.raises(NotOffered):
+            await host.answer(out.ticket, True)
+        with pytest.raises(PolicyError, match="in time"):
+            await host.call("hr.approve", {"days": 3})
+
+
+async def test_what_a_server_wants_to_be_told_again_is_encrypted(tmp_path: Path) -> None:
+    path = tmp_path / "inbox"
+    async with life(path, Leave([]), CALLS, secret="sixteen bytes or more") as host:
+        out = await host.call("hr.approve", {"days": 12345}, wait=False)
+        ((work,),) = sqlite3.connect(path).execute("SELECT work FROM asked").fetchall()
+        assert b"12345" not in work
+    async with life(path, Leave([]), CALLS, secret="another secret of mine") as host:
+        with pytest.raises(ValueError, match="another secret"):
+            await host.answer(out.ticket, {"value": "x"})
+        assert len(await open_questions(host)) == 1
+    with pytest.raises(ValueError, match="16 bytes"):
+        DurableConsent(path, secret="short")
+
+
+async def test_other_brokers_keep_no_inbox() -> None:
+    async with Host() as host:
+        with pytest.raises(AnswerError, match="DurableConsent"):
+            await open_questions(host)
