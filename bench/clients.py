@@ -1,25 +1,25 @@
 """Measures clients: dovetail's and its peers', each calling the same floor server, which costs next to nothing.
 
-python bench/clients.py [--rounds 5] [--seconds 1] [--who dovetail,mcp,fastmcp] [scene ...]
+python bench/clients.py [--rounds 5] [--seconds 1] [--who dovetail,mcp,fastmcp,floor] [--publish] [scene ...]
 
 What is counted is the processor time of the client's process alone; in memory, where the server is of the client's own
 make and in its process, that of both.
 """
 
 import argparse
+import datetime
 import json
 import random
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from report import RESULTS, Verdict
 from stage import HERE, SERVERS, Running, Setting
 
-CALLERS = ("dovetail", "mcp", "fastmcp")
+CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
 PATIENCE = 120.0
 
 
@@ -80,6 +80,10 @@ def _floor(scene: Scene) -> list[str]:
     return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
 
 
+def _can(caller: str, scene: Scene) -> bool:
+    return caller != "floor" or scene.transport == "stdio"
+
+
 def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
     """Everyone in every scene, in another order in every round."""
     samples: dict[str, dict[str, list[dict[str, float]]]] = {scene.name: {} for scene in scenes}
@@ -90,7 +94,7 @@ def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) ->
     }
     try:
         for turn in range(rounds):
-            parts = [(scene, caller) for scene in scenes for caller in who]
+            parts = [(scene, caller) for scene in scenes for caller in who if _can(caller, scene)]
             random.shuffle(parts)
             for scene, caller in parts:
                 web = webs.get(scene.megabytes) if scene.transport == "http" else None
@@ -119,23 +123,23 @@ def tell(results: dict[str, dict[str, dict[str, Any]]]) -> None:
             ratio = f"{one['cpu_us'] / ours:.1f}" if ours else ""
             out.write(f"  {caller:12}{one['cpu_us']:12.1f}{ratio:>9}{one['calls_s']:10.0f}\n")
     out.write("\n")
-    for name, ratio, wish, good in verdicts(results):
-        out.write(f"{name:32}{ratio:9.2f}   {wish:14}{'' if good else 'MISSED'}\n")
+    for one in verdicts(results):
+        out.write(f"{one.name:32}{one.ratio:9.2f}   {one.wish:14}{'' if one.good else 'MISSED'}\n")
 
 
-def verdicts(results: dict[str, dict[str, dict[str, Any]]]) -> list[tuple[str, float, str, bool]]:
+def verdicts(results: dict[str, dict[str, dict[str, Any]]]) -> list[Verdict]:
     """Every ratio there is a wish for."""
-    found: list[tuple[str, float, str, bool]] = []
+    found: list[Verdict] = []
     for name, cast in results.items():
         scene = SCENES[name]
         if scene.ask == "echo" and {"dovetail", "mcp"} <= cast.keys():
-            ratio, wish = cast["mcp"]["cpu_us"] / cast["dovetail"]["cpu_us"], WISHES[scene.transport]
-            found.append((f"{name}:mcp", ratio, f"at least {wish}", ratio >= wish))
+            ratio = cast["mcp"]["cpu_us"] / cast["dovetail"]["cpu_us"]
+            found.append(Verdict(f"{name}:mcp", ratio, None, WISHES[scene.transport]))
     for transport in ("stdio", "http"):
         small, large = (results.get(f"{transport}-{size}MB", {}).get("dovetail") for size in (1, 20))
         if small and large:
             ratio = large["cpu_us"] / small["cpu_us"] / 20
-            found.append((f"{transport}: 20 MB to 1 MB", ratio, f"at most {LINEAR}", ratio <= LINEAR))
+            found.append(Verdict(f"{transport}-20MB:{transport}-1MB", ratio, LINEAR, None))
     return found
 
 
@@ -146,6 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one run")
     parser.add_argument("--who", default=",".join(CALLERS))
+    parser.add_argument("--publish", action="store_true", help="also write results/published-clients.json")
     given = parser.parse_args()
     unknown = set(given.scenes) - SCENES.keys()
     if unknown:
@@ -153,9 +158,15 @@ def main() -> None:
     scenes = [SCENES[name] for name in given.scenes or SCENES]
     results = measure(scenes, given.who.split(","), given.rounds, given.seconds)
     tell(results)
-    place = Path(HERE / "results" / f"clients-{time.strftime('%Y-%m-%dT%H%M')}.json")
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "plan": {"rounds": given.rounds, "seconds": given.seconds},
+        "verdicts": [one._asdict() | {"good": one.good} for one in verdicts(results)],
+        "scenes": results,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    for name in (f"clients-{record['date'][:16].replace(':', '')}", *(["published-clients"] if given.publish else [])):
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

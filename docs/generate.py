@@ -268,13 +268,17 @@ def _helps(name: str, command: click.Command) -> Iterator[str]:
 
 def performance() -> str:
     """The page on performance, with the published results."""
-    published = json.loads((DOCS.parent / "bench/results/published.json").read_text(encoding="utf-8"))
+    results = DOCS.parent / "bench/results"
+    published = json.loads((results / "published.json").read_text(encoding="utf-8"))
+    clients = json.loads((results / "published-clients.json").read_text(encoding="utf-8"))
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
     for name, table in (
         ("versions", _versions(published)),
         ("calls", _calls(published["scenes"])),
         ("still", _still(published["still"])),
         ("limits", _verdicts(published["verdicts"])),
+        ("clients", _clients(clients)),
+        ("client-limits", _verdicts(clients["verdicts"])),
     ):
         text = _replaced(text, name, table)
     return text
@@ -316,6 +320,14 @@ def _micros(figures: dict[str, Any] | None) -> str:
     if figures is None:
         return ""
     return f"{figures['cpu_us']:.1f}" if figures["cpu_us"] < 100 else f"{figures['cpu_us']:,.0f}"
+
+
+def _clients(clients: dict[str, Any]) -> str:
+    """CPU microseconds per call: ours, the floor, and each peer."""
+    names, plan = ("dovetail", "floor", "mcp", "fastmcp"), clients["plan"]
+    rows = [[f"`{scene}`", *(_micros(cast.get(name)) for name in names)] for scene, cast in clients["scenes"].items()]
+    about = f"Measured {clients['date']}, {plan['rounds']} rounds of {plan['seconds']} s."
+    return f"{_table(['scene', *names], rows)}\n\n{about}"
 
 
 def _still(still: dict[str, Any]) -> str:
@@ -561,7 +573,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if any(ast.unparse(one) == "property" for one in node.decorator_list):
         return f"{node.name}: {_kind(node.returns)}" if node.returns else node.name
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    returns = f" -> {_kind(node.returns)}" if node.returns else ""
     return f"{prefix}{node.name}({_arguments(node)}){returns}"
 
 

@@ -92,6 +92,7 @@ class Play:
     reactions: Mapping[str, Any] = field(default_factory=dict[str, Any])
     session: str | None = None  # over HTTP, given out with initialize
     stream: Any = None  # over HTTP, the reaction to a GET
+    leave: Any = b"HTTP/1.1 204 Said\r\ncontent-length: 0\r\n\r\n"  # over HTTP, the reaction to a DELETE
     seen: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     heads: list[tuple[str, dict[str, str]]] = field(default_factory=list[tuple[str, dict[str, str]]])
     connections: int = 0
@@ -217,7 +218,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]] | No
 
 async def _reply(play: Play, method: str, body: bytes) -> Any:
     if method == "DELETE":
-        return http(b"", status=204)
+        return await settled(play.leave, {})
     if method == "GET":
         reaction = await settled(play.stream) if play.stream is not None else http(b"", status=405)
         return streamed(reaction, {}) if isinstance(reaction, Messages) else reaction

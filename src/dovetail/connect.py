@@ -138,7 +138,7 @@ def _way(
     _only_for("a URL", http)
     if isinstance(target, str) and target.startswith(("unix:", "tcp:")):
         _only_for("a command", process)
-        return _socket(target, limits)
+        return _socket(target, limits, timeouts)
     if isinstance(target, str | Path):
         return _command(_script(target), limits, process)
     if isinstance(target, Sequence) and target and all(isinstance(word, str) for word in target):
@@ -216,19 +216,18 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
     return rest | {"authorizer": driver_for(url, auth, make)}
 
 
-def _socket(target: str, limits: ClientLimits) -> Way:
+def _socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Way:
     from dovetail.transports.callers import SocketCaller
 
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
         path = rest.removeprefix("//")
-        return Way(path, target, lambda: SocketCaller(limits.answer, path=path))
+        return Way(path, target, lambda: SocketCaller(limits.answer, path=path, leaving=timeouts.close))
     parts = urlsplit(target)
     if parts.port is None:
         raise ValueError(f"{target!r} must be tcp://host:port")
-    return Way(
-        target, target, lambda: SocketCaller(limits.answer, host=parts.hostname or "127.0.0.1", port=parts.port or 0)
-    )
+    host, port = parts.hostname or "127.0.0.1", parts.port
+    return Way(target, target, lambda: SocketCaller(limits.answer, host=host, port=port, leaving=timeouts.close))
 
 
 def _command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> Way:

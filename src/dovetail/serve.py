@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from dovetail.server import server as framework
 
@@ -33,6 +33,28 @@ _RESPAWN = 0.5
 _UNSTARTED = 3  # as uvicorn says it
 
 
+class RunOptions(TypedDict, total=False):
+    """What `run` takes, whatever the transport; those of another transport are refused."""
+
+    host: str
+    port: int
+    workers: int
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    anonymous: bool
+    path: str
+    public_url: str | None
+    allowed_hosts: Collection[str]
+    allowed_origins: Collection[str]
+    cors: Collection[str]
+    responses: Literal["auto", "json", "sse"]
+    sessions: bool
+    health: bool
+    old_sse: bool
+    authenticate: Any
+    otherwise: Any
+
+
 class Server(framework.Server):
     """A server: register tools, resources and prompts on it, then `run` it or mount its `asgi` application."""
 
@@ -44,7 +66,7 @@ class Server(framework.Server):
             guard_for(auth)
         return auth
 
-    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Any) -> None:
+    def run(self, transport: Transport | str = "stdio", *, reload: bool = False, **options: Unpack[RunOptions]) -> None:
         """Serve until told to stop.
 
         "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
@@ -61,7 +83,7 @@ class Server(framework.Server):
             hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
             raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
         _check_options(transport, runners, options)
-        if not (reload and _reloading(transport, options)):
+        if not (reload and _reloading(transport, dict(options))):
             runners[transport](self, **options)
 
     def asgi(

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, assert_type
 
 from dovetail import (
-    Argument, Client, Context, Depends, Lifetime, Limits, Server, SyncClient, ToolError, Transform, prompt, tool,
+    Argument, Client, Context, Depends, Lifetime, Limits, Server, SyncClient, ToolError, Transform, prompt, testing,
+    tool,
 )
 from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Telemetry, Timing
 
@@ -100,6 +101,19 @@ async def ask(ctx: Context) -> str:
     return day.sky
 
 
+@app.tool
+def wait(ctx: Context) -> int:
+    seats = ctx.wait(ctx.elicit("How many?", int))
+    assert_type(seats, int)
+    assert_type(ctx.headers.get("X-Tenant"), str | None)
+    return seats
+
+
+app.restrict("named", tags=["a"], visible=lambda principal: principal is not None)
+with testing.override(rate, lambda: 2.0):
+    app.run("http", port=8000, sessions=False)
+
+
 async def use() -> None:
     assert_type(await plain("Oslo"), list[Day])
     async with Client(app, middleware=[Timing()]) as client:
@@ -131,6 +145,7 @@ def f() -> int:
 
 f("too many")
 app.tool(f, nmae="x")
+app.run("http", prot=1)
 
 
 async def use(client: Client) -> str:
@@ -160,4 +175,4 @@ def test_the_public_names_are_typed(tmp_path: Path) -> None:
 def test_mistakes_are_found(tmp_path: Path) -> None:
     _, said = _check(tmp_path, WRONG)
     found = {int(line.split(":")[1]) for line in said.splitlines() if "program.py:" in line and "error" in line}
-    assert {4, 7, 12, 13, 17} <= found, said
+    assert {4, 7, 12, 13, 14, 18} <= found, said

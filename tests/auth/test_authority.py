@@ -1,7 +1,10 @@
 """The authorization server: every endpoint, every refusal, with values alone."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +16,10 @@ from dovetail.auth.claims import Rejected
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.server.authority import known_client
 from dovetail.auth.server.clients import BadClient, check_redirect, names_document, redirect_of
+from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Full, Shelf
 from dovetail.auth.server.throttle import Throttle
+from dovetail.auth.server.upstream import Vault
 from dovetail.auth.server.web import source
 from dovetail.login.sqlite import SqliteStore
 from dovetail.wire.codec import encode
@@ -622,6 +627,29 @@ def test_ids_that_name_no_document_are_not_fetched(client_id: str) -> None:
     assert not names_document(client_id)
 
 
+def test_nobody_has_documents_fetched_without_end() -> None:
+    """Or this server would knock at any door of the web as often as somebody unknown likes."""
+    desk = Desk()
+    for number in range(30):
+        assert Browser(desk).open(client_id=f"https://victim.example/{number}").status == 400
+    refused = Browser(desk).open(client_id="https://victim.example/more")
+    assert refused.status == 429
+    assert header(refused, "retry-after") == "60"
+    assert len(desk.fetched) == 30
+    desk.documents[DOCUMENT] = describing()
+    query = urlencode(
+        {
+            "response_type": "code", "client_id": DOCUMENT, "redirect_uri": HOME, "code_challenge": "x" * 43,
+            "code_challenge_method": "S256", "resource": RESOURCE,
+        }
+    )  # fmt: skip
+    assert desk.ask("GET", "/authorize", query, address="5.6.7.8").status == 200
+    assert Browser(desk).open(client_id=DOCUMENT).status == 200  # known by now, and so not fetched
+    desk.now += 61
+    assert Browser(desk).open(client_id="https://victim.example/more").status == 400
+    assert len(desk.fetched) == 32
+
+
 def test_only_trusted_hosts_if_some_are_named() -> None:
     desk = Desk(trusts=lambda host: host == "good.example")
     assert Browser(desk).open(client_id=DOCUMENT).status == 400
@@ -680,6 +708,39 @@ def test_what_is_stored_is_there_until_its_time(store: Any) -> None:
     assert store.take("a", "k", NOW) is None
     assert store.get("b", "k", NOW) == b"2"
     assert store.take("b", "k", NOW + 11) is None
+
+
+def test_what_is_added_is_the_first_of_its_time(store: Any) -> None:
+    assert store.add("a", "k", b"1", NOW + 10, NOW) is None
+    assert store.add("a", "k", b"2", NOW + 10, NOW) == b"1"
+    assert store.get("a", "k", NOW) == b"1"
+    assert store.add("a", "k", b"3", NOW + 20, NOW + 10) is None
+    assert store.get("a", "k", NOW + 10) == b"3"
+
+
+def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None:
+    stores = [SqliteStore(tmp_path / "kept.db") for _ in range(8)]
+    begin = threading.Barrier(len(stores))
+
+    def key(store: SqliteStore) -> str:
+        issuing = Issuing(ISSUER, store, Vault("a secret of 16 bytes"), access_time=60, refresh_time=60)
+        begin.wait(10)
+        return issuing.jwks(NOW)["keys"][0]["kid"]
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        assert len(set(threads.map(key, stores))) == 1
+    for store in stores:
+        store.close()
+
+
+def test_a_key_sealed_with_another_secret_gives_way(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "kept.db")
+    kids = [
+        Issuing(ISSUER, store, Vault(secret), access_time=60, refresh_time=60).jwks(NOW)["keys"][0]["kid"]
+        for secret in ("the first, 16 bytes", "the second, 16 bytes", "the second, 16 bytes")
+    ]
+    assert kids[0] != kids[1] == kids[2]
+    store.close()
 
 
 def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ async def book(flight: str, ctx: Context) -> str:
 
 
 @app.tool
+async def visit(ctx: Context) -> str:
+    """Ask for a visit."""
+    await ctx.elicit_url("Please pay\x1b[2J.", "https://pay.example/42")
+    return "paid"
+
+
+@app.tool
 async def count(to: int, ctx: Context) -> str:
     """Count, with progress."""
     for number in range(to):

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,20 @@ def test_a_server_that_wants_a_login_exits_with_4_and_says_how(run: Run, environ
         assert "dovetail auth login" in said.err
         assert run("call", guarded, "whoami", "--auth", "let-me-in").good().out.startswith("You are ada")
         assert run("call", guarded, "whoami", "-H", "Authorization: Bearer let-me-in").code == 0
+
+
+def test_a_server_that_says_no_exits_with_7(run: Run) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(403)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = run("list", f"http://127.0.0.1:{server.server_port}/mcp")
+        server.shutdown()
+    assert said.code == 7

@@ -41,7 +41,7 @@ def test_targets(complete: Complete, tmp_path: Path) -> None:
         (tmp_path / name).write_text("", encoding="utf-8")
     (tmp_path / "folder").mkdir()
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"mine": {"url": "http://x"}, "$(x)": {"url": "http://x"}}}')
-    assert complete("dovetail info ", cwd=tmp_path) == ["folder/", "mcp.json", "one.py", "two.jsonl", "mine"]
+    assert complete("dovetail info ", cwd=tmp_path) == ["folder/", "mcp.json", "one.py", "two.jsonl", "mine", "x"]
     assert complete("dovetail mock t", cwd=tmp_path) == ["two.jsonl"]
 
 

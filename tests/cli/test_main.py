@@ -49,6 +49,9 @@ def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
         (["list", "nobody"], "'nobody' is no file, no URL and no server"),
         (["list", "--"], "no command"),
         (["list", "-H", "x", "http://127.0.0.1:1/"], "NAME:VALUE"),
+        (["list", "--timeout", "0", "--", "true"], "--timeout"),
+        (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),
+        (["list", "-H", "a: b", "--", "true"], "only for a URL"),
         (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
     ],
 )

@@ -1,26 +1,107 @@
-"""The commands against servers of others: server-everything from npm, mcp-server-time from PyPI."""
+"""Every command that speaks to a server, against servers of others: server-everything from npm, over HTTP and stdio,
+and mcp-server-time from PyPI."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from cli.program import Run
+from cli.program import PATIENCE, Run, serving
 
 pytestmark = pytest.mark.interop
 
+OURS = [sys.executable, "-m", "dovetail.cli"]
+TEXT = "demo://resource/dynamic/text/1"
 
-def test_everything(run: Run, everything: list[str]) -> None:
-    assert "get-sum" in run("list", "tools", "--", *everything).good().out
-    assert "5" in run("call", "get-sum", "a=2", "b=3", "--", *everything).good().out
-    assert run("prompt", "simple-prompt", "--", *everything).good().out.startswith("user: ")
-    assert run("read", "demo://resource/dynamic/text/1", "--", *everything).good().out
-    assert run("complete", "completable-prompt", "department=E", "--", *everything).good().out == "Engineering\n"
-    info = run("info", "--json", "--", *everything).good()
-    assert info.json["revision"] == "2025-11-25"
+
+@pytest.fixture(scope="module")
+def far(everything: list[str]) -> Iterator[str]:
+    """server-everything over HTTP."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = [*everything[:-1], "streamableHttp"]
+    own = os.environ | {"PORT": str(port)}
+    with subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _reached(process, port)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def _reached(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    pytest.fail("server-everything did not start")
+
+
+def test_asking(run: Run, far: str) -> None:
+    assert "get-sum" in run("list", far, "tools").good().out
+    assert "5" in run("call", far, "get-sum", "a=2", "b=3").good().out
+    assert run("prompt", far, "simple-prompt").good().out.startswith("user: ")
+    assert run("read", far, TEXT).good().out
+    assert run("complete", far, "completable-prompt", "department=E").good().out == "Engineering\n"
+    assert run("info", far, "--json").good().json["revision"] == "2025-11-25"
+    assert "is alive" in run("ping", far).good().out
+    assert run("call", far, "get-sum", "a=two").code == 2
+
+
+def test_questions_are_answered_by_the_command_line(run: Run, far: str) -> None:
+    answers = {"name": "Ada", "check": "yes", "firstLine": "first", "email": "a@b.example", "integer": "7"}
+    given = [word for name, value in answers.items() for word in ("-a", f"{name}={value}")]
+    assert "Ada" in run("call", far, "trigger-elicitation-request", *given).good().out
+    assert run("call", far, "trigger-elicitation-request").code == 8
+
+
+def test_examining(run: Run, far: str) -> None:
+    assert "by a handshake" in run("doctor", far).out
+    assert "about" in run("lint", far).out
+    assert run("bench", far, "get-sum", "a=1", "b=2", "-n", "20", "-c", "2", "--json").good().json["requests"] == 20
+
+
+def test_recording(run: Run, far: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    path, tapped = tmp_path / "everything.jsonl", tmp_path / "tapped.jsonl"
+    run("record", far, "-o", path, "--do", "call get-sum a=2 b=3", "--do", "prompt simple-prompt").good()
+    assert "5" in run("call", path, "get-sum", "a=2", "b=3").good().out
+    assert "as recorded" in run("replay", far, path).good().out
+    assert run("diff", path, far).good().out == "no difference\n"
+    with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
+        assert "5" in run("call", here, "get-sum", "a=2", "b=3").good().out
+    assert "5" in run("call", tapped, "get-sum", "a=2", "b=3").good().out
+
+
+def test_listening(run: Run, far: str, environment: dict[str, str]) -> None:
+    """Every subscriber of this server is told of something now and then, once that was switched on."""
+    words = [*OURS, "listen", far, TEXT, "--json"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "listening" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+
+
+def test_over_stdio(run: Run, everything: list[str]) -> None:
+    assert "5" in run("call", "get-sum", "a=2", "b=3", "--", *OURS, "dev", "--", *everything).good().out
+    export = run("export", "--name", "everything", "--", *everything).good()
+    assert export.json["mcpServers"]["everything"]["command"] == everything[0]
 
 
 def test_time(run: Run, clock: list[str]) -> None:
-    assert "convert_time" in run("list", "--", *clock).good().out
-    words = ["source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo"]
-    assert "21:00" in run("call", "convert_time", *words, "--", *clock).good().out
-    wrong = run("call", "convert_time", "source_timezone=Nowhere", *words[1:], "--", *clock)
+    words = ["time=12:00", "target_timezone=Asia/Tokyo"]
+    assert "21:00" in run("call", "convert_time", "source_timezone=UTC", *words, "--", *clock).good().out
+    wrong = run("call", "convert_time", "source_timezone=Nowhere", *words, "--", *clock)
     assert wrong.code == 5
     assert "Nowhere" in wrong.err

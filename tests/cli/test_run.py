@@ -17,11 +17,33 @@ def test_over_http(run: Run, environment: dict[str, str]) -> None:
         assert run("call", url, "add", "a=1").good().out == "2\n"
 
 
+def test_for_clients_of_2024(run: Run, environment: dict[str, str]) -> None:
+    with serving([*OURS, "run", str(SERVED), "--sse", "--port", "0"], environment) as url:
+        old = run("info", url.replace("/mcp", "/sse"), "--revision", "2024-11-05", "--json")
+        assert old.good().json["revision"] == "2024-11-05"
+
+
+def test_with_workers(run: Run, environment: dict[str, str]) -> None:
+    words = [*OURS, "run", str(SERVED), "--http", "--port", "0", "--workers", "2"]
+    with serving(words, environment) as url:
+        assert run("bench", url, "add", "a=1", "-n", "20").good()
+
+
 def test_a_server_elsewhere_is_offered_here(run: Run, url: str, environment: dict[str, str], clock: list[str]) -> None:
     assert run("call", "add", "a=1", "--", *OURS, "run", url).good().out == "2\n"
+    asked = run("call", "book", "flight=X", "-a", "value=5", "--", *OURS, "run", url)
+    assert asked.good().out == "X in row 5\n"
     with serving([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
         said = run("call", here, "convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
         assert "21:00" in said.good().out
+
+
+def test_what_a_file_prints_does_not_reach_the_client(run: Run, tmp_path: Path) -> None:
+    text = "from dovetail import Server\nprint('hello')\napp = Server('loud')\n"
+    (tmp_path / "loud.py").write_text(text, encoding="utf-8")
+    said = run("doctor", tmp_path / "loud.py", "-v").good()
+    assert "noise" not in said.out
+    assert "hello" in said.err
 
 
 def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
@@ -38,6 +60,7 @@ def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
     ("words", "why"),
     [
         ([SERVED, "--http", "--host", "0.0.0.0"], "anonymous"),
+        ([SERVED, "--sse", "--workers", "2"], "sessions"),
         ([f"{SERVED}:nothing"], "nothing"),
         (["-m", "json"], "holds no dovetail Server"),
         ([], "which server?"),

@@ -32,6 +32,16 @@ def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> No
         assert at.process.wait(PATIENCE) == 5
 
 
+def test_a_page_is_named_and_left_to_the_user(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "visit") as at:
+        at.until("Please pay\\x1b[2J.")
+        at.until("https://pay.example/42")
+        at.until("Did you finish there? [y/N]")
+        at.type("y\n")
+        assert "paid" in at.rest().rpartition("[y/N]")[2]
+        assert at.process.wait(PATIENCE) == 0
+
+
 def test_an_interrupt_while_asking_ends_it(url: str, environment: dict[str, str]) -> None:
     with screen(environment, "call", url, "book", "flight=X") as at:
         at.until(": ")

@@ -17,7 +17,6 @@ from client.world import (
     Seat,
     reached,
     recorded,
-    stateless,
 )
 from dovetail import (
     AnswerError,
@@ -224,14 +223,8 @@ async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | 
 @asking
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
     async with reached(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
-        if stateless(revision):
-            with pytest.raises(
-                AnswerError, match=r"it: tools/call book \(.+\): the answer does not fit the form: row: "
-            ):
-                await client.call("book")
-        else:
-            with pytest.raises(MCPError):
-                await client.call("book")
+        with pytest.raises(AnswerError, match=r"it: tools/call book \(.+\): the answer does not fit the form: row: "):
+            await client.call("book")
         assert await client.call("echo", text="fine") == "fine"
 
 
@@ -241,8 +234,23 @@ async def test_a_handler_that_fails_fails_the_call_and_nothing_else(way: str, re
         raise ZeroDivisionError("mine")
 
     async with reached(way, revision, elicit=broken) as client:
-        with pytest.raises(ZeroDivisionError if stateless(revision) else MCPError):
-            await client.call_tool("book", timeout=5) if stateless(revision) else await client.call("book")
+        with pytest.raises(
+            AnswerError, match=r"it: tools/call book \(.+\): the elicit handler failed: ZeroDivisionError: mine"
+        ) as e:
+            await client.call_tool("book")
+        assert isinstance(e.value.__cause__, ZeroDivisionError)
+        assert await client.call("echo", text="fine") == "fine"
+
+
+@everywhere
+@pytest.mark.parametrize(("handler", "tool"), [("sample", "think"), ("roots", "roots")])
+async def test_the_handler_that_failed_is_named(way: str, revision: str, handler: str, tool: str) -> None:
+    def broken(*_: Any) -> Any:
+        raise LookupError
+
+    async with reached(way, revision, **{handler: broken}) as client:
+        with pytest.raises(AnswerError, match=f"the {handler} handler failed: LookupError"):
+            await client.call(tool)
         assert await client.call("echo", text="fine") == "fine"
 
 

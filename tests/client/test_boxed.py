@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from dovetail import CallToolResult, TextContent
-from dovetail.client.values import value_of
+from dovetail import CallToolResult, Client, TextContent
+from dovetail.client.values import value_as, value_of
+from stand_ins import ERAS, Play, on_socket, text, tool
 
 
-def value(structured: Any, *texts: str, wraps: bool = False) -> Any:
+def value(structured: Any, *texts: str, wraps: bool | None = None) -> Any:
     content = [TextContent(text=text) for text in texts]
     return value_of(CallToolResult(content=[*content], structured_content=structured), wraps=wraps)
 
@@ -43,3 +45,68 @@ def test_else_the_object_is_meant(inner: Any, texts: list[str]) -> None:
 def test_other_objects_stay_as_they_are() -> None:
     assert value({"result": 1, "more": 2}, "1") == {"result": 1, "more": 2}
     assert value({"answer": 1}, "1", wraps=True) == {"answer": 1}
+
+
+def test_where_it_is_known_that_nothing_is_wrapped_nothing_is_unwrapped() -> None:
+    assert value({"result": 5}, "5", wraps=False) == {"result": 5}
+
+
+# Into a type
+
+
+class Verdict(msgspec.Struct):
+    result: str
+    note: str = ""
+
+
+class Settings(msgspec.Struct):
+    depth: int = 0
+
+
+@pytest.mark.parametrize(
+    ("structured", "kind", "expected"),
+    [
+        ({"result": "passed"}, Verdict, Verdict("passed")),
+        ({"result": {"result": "passed"}}, Verdict, Verdict("passed")),
+        ({"result": {"depth": 3}}, Settings, Settings(3)),
+        ({"result": 5}, int, 5),
+        ({"result": [1]}, list[int], [1]),
+        ({"result": 5}, dict[str, int], {"result": 5}),
+        ({"result": 5}, Any, 5),
+    ],
+)
+def test_a_type_with_room_for_it_is_tried_with_the_whole(structured: Any, kind: Any, expected: Any) -> None:
+    result = CallToolResult(content=[], structured_content=structured)
+    assert value_as(result, kind, wraps=True) == expected
+
+
+# What the tool's schema says
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+NUMBER, OBJECT = {"type": "integer"}, {"type": "object"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("output", "handshake", "stateless"),
+    [
+        (schema(result=NUMBER), 5, {"result": 5}),
+        (schema(result=NUMBER, note={"type": "string"}), {"result": 5}, {"result": 5}),
+        (schema(result=OBJECT), {"result": 5}, {"result": 5}),
+        (schema(), {"result": 5}, {"result": 5}),
+        (schema(result=NUMBER) | {"x-fastmcp-wrap-result": True}, 5, 5),
+        (None, 5, {"result": 5}),
+    ],
+)
+async def test_a_known_tool_is_unwrapped_by_what_its_schema_says(
+    era: str, output: Any, handshake: Any, stateless: Any
+) -> None:
+    listed = tool("go") if output is None else tool("go", outputSchema=output)
+    reactions = {"tools/list": {"tools": [listed]}, "tools/call": text("done", structuredContent={"result": 5})}
+    async with on_socket(Play(era, reactions)) as at, Client(at, check_results=False) as one:
+        await one.list_tools()
+        assert await one.call("go") == (handshake if era == "handshake" else stateless)

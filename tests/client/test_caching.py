@@ -1,6 +1,7 @@
 """The cache as a machine against a model, and those who wait together."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.client.caching import Cache
-from dovetail.wire.tools import ListToolsResult
+from dovetail.wire.tools import ListToolsResult, Tool
 
 KEYS = st.sampled_from(["tools/list", "prompts/list", "resources/list", "resources/read"])
 STEPS = st.lists(
@@ -35,20 +36,20 @@ def test_nothing_is_kept_longer_or_shorter_than_it_may(steps: list[Any]) -> None
 
 
 async def played(steps: list[Any]) -> None:
-    now = 0.0
+    now, serial = 0.0, itertools.count()
     cache = Cache(100, lambda: now)
     model: dict[Any, tuple[float, Any]] = {}
     for step in steps:
         match step:
             case "get", method, number, lifetime:
-                made = ListToolsResult(tools=[], ttl_ms=lifetime)
+                made = ListToolsResult(tools=[], ttl_ms=lifetime, next_cursor=str(next(serial)))
 
                 async def fetch(made: Any = made) -> Any:
                     return made
 
                 found = await cache.get(method, {"n": number}, fetch)
                 until, kept = model.get((method, number), (0.0, None))
-                assert found is (kept if now < until else made)
+                assert found == (kept if now < until else made)
                 if found is made:
                     model[method, number] = (now + (lifetime or 0) / 1000, made)
             case "pass", seconds:
@@ -117,3 +118,26 @@ async def test_what_changed_on_the_way_is_not_kept_nor_shared_with_later_ones() 
     gate.set()
     assert await early is not await late
     assert fetched == 2
+
+
+async def test_each_caller_has_its_own() -> None:
+    """Whoever changes what it got, the one who fetched or one who waited, changes nothing for the others."""
+    cache, go = Cache(10), asyncio.Event()
+
+    async def fetch() -> Any:
+        await go.wait()
+        return ListToolsResult(tools=[Tool(name="a", input_schema={"type": "object"})], ttl_ms=60_000)
+
+    async def spoiling() -> str:
+        found = await cache.get("tools/list", {}, fetch)
+        said = str(found)
+        found.tools[0].input_schema["type"] = "spoilt"
+        found.tools.clear()
+        return said
+
+    together = asyncio.gather(*(spoiling() for _ in range(3)))
+    await asyncio.sleep(0)
+    go.set()
+    said = {*await together, await spoiling(), await spoiling()}
+    assert len(said) == 1
+    assert "spoilt" not in said.pop()

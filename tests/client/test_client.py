@@ -28,7 +28,7 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.client import client as module
+from dovetail.client import remembering
 from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
 from transports.scene import until
 
@@ -394,7 +394,7 @@ async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) ->
 
 
 async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> None:
-    module._ERAS.clear()  # pyright: ignore[reportPrivateUsage]
+    remembering._ERAS.clear()  # pyright: ignore[reportPrivateUsage]
     play = Play("handshake")
     async with on_socket(play) as at:
         for _ in range(2):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, ClientLimits, ResultError, Timeouts
+from dovetail import AnswerError, Client, ClientLimits, ResultError, Timeouts
 from stand_ins import ERAS, Messages, Play, event, http, on_socket, on_web, streamed
+from transports.scene import until
 
 PATIENT = Timeouts(connect=5, probe=5, initialize=60, call=600, read=600)
 
@@ -106,3 +107,73 @@ async def test_a_line_of_a_log_is_not_taken_for_an_answer(era: str) -> None:
 
     async with on_socket(Play(era, {"tools/call": called})) as at, Client(at, timeouts=PATIENT) as one:
         assert await one.call("go") == "fine"
+
+
+# Questions whose handler fails: which call is told, where the wire does not say
+
+
+def asks(message: dict[str, Any]) -> Any:
+    """A call during which the server asks, and which ends when that was answered."""
+    return Messages([{"id": 70, "method": "roots/list"}])
+
+
+async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Any:
+        raise LookupError("no disk")
+
+    play = Play("handshake", {"tools/call": asks})
+    async with on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+        with pytest.raises(AnswerError, match="the roots handler failed: LookupError: no disk"):
+            await one.call("go")
+        await until(lambda: play.count("notifications/cancelled"))
+        (refusal,) = [message for message in play.seen if message.get("id") == 70]
+        assert refusal["error"]["code"] == -32603
+        assert "no disk" not in str(refusal)
+    assert not caplog.records
+
+
+async def test_among_several_calls_none_is_blamed_for_a_question_of_one(caplog: pytest.LogCaptureFixture) -> None:
+    answered = asyncio.Event()
+
+    def broken() -> Any:
+        raise LookupError("no disk")
+
+    async def called(message: dict[str, Any]) -> Any:
+        if message["params"]["name"] == "asking":
+            return asks(message)
+        await answered.wait()
+        return {"content": [{"type": "text", "text": "fine"}]}
+
+    play = Play("handshake", {"tools/call": called})
+    async with on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+        other = asyncio.create_task(one.call("other"))
+        await until(lambda: play.count("tools/call"))
+        asking = asyncio.create_task(one.call("asking"))
+        await until(lambda: any(message.get("id") == 70 for message in play.seen))
+        answered.set()
+        assert await other == "fine"
+        assert not asking.done()
+        asking.cancel()
+    assert "the roots handler failed: LookupError: no disk" in caplog.text
+
+
+async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -> None:
+    answered = asyncio.Event()
+
+    def broken() -> Any:
+        raise LookupError("no disk")
+
+    async def called(message: dict[str, Any]) -> Any:
+        if message["params"]["name"] == "asking":
+            return _open_ended(streamed(asks(message), message))
+        await answered.wait()
+        return {"content": [{"type": "text", "text": "fine"}]}
+
+    play = Play("handshake", {"tools/call": called})
+    async with on_web(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
+        other = asyncio.create_task(one.call("other"))
+        await until(lambda: play.count("tools/call"))
+        with pytest.raises(AnswerError, match="no disk"):
+            await one.call("asking")
+        answered.set()
+        assert await other == "fine"

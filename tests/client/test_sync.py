@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from client.world import TESTS, everything, target
-from dovetail import Server, SyncClient, ToolError
+from dovetail import AnswerError, Server, SyncClient, ToolError
 from dovetail.client import client as module
 from dovetail.client import sync
 
 
 def surface(kind: type[Any]) -> dict[str, Any]:
-    return {name: one for name, one in vars(kind).items() if not name.startswith("_")}
+    return {name: one for name, one in inspect.getmembers_static(kind) if not name.startswith("_")}
 
 
 def test_both_have_the_same_surface() -> None:
@@ -119,7 +119,7 @@ def test_a_coroutine_handler_cannot_and_is_told_so() -> None:
     async def answer(_: Any) -> dict[str, int]:
         return {"row": client.call("add", a=1)}
 
-    with SyncClient(everything(), elicit=answer) as client, pytest.raises(RuntimeError, match="plain functions"):
+    with SyncClient(everything(), elicit=answer) as client, pytest.raises(AnswerError, match="plain functions"):
         client.call("book")
 
 

@@ -1,16 +1,22 @@
 """Every example is started as its own docstring says and does what it is there to show."""
 
+import asyncio
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from cli.visitor import main as agree
+from dovetail import Client, OAuth
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 30.0
@@ -113,6 +119,38 @@ def test_over_http() -> None:
         status, answer = _post(port, "/mcp", *_call("whoami"), {"Authorization": "Bearer let-me-in"})
     assert status == 200
     assert _text(answer) == "You are ada, speaking 2026-07-28."
+
+
+async def test_guarded() -> None:
+    """A login, a call, and another login for the scope that was missing: each agreed to by a visitor."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with _listening("guarded.py", "--port", str(port)):
+        url, visits = f"http://127.0.0.1:{port}/mcp", list[str]()
+
+        def visit(page: str) -> None:
+            visits.append(page)
+            agree(page)
+
+        await asyncio.to_thread(_connectable, port)
+        async with Client(url, auth=OAuth(open_browser=visit, store="memory")) as client:
+            assert await client.call("whoami") == "developer, who may notes:read"
+            assert await client.call("write", text="one") == "1 kept"
+            assert await client.call("whoami") == "developer, who may notes:read, notes:write"
+    assert len(visits) == 2
+
+
+def _connectable(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        else:
+            return
 
 
 def test_mounted() -> None:

@@ -78,7 +78,7 @@ def test_a_transcript_is_what_is_printed(page: Path, folder: Path) -> None:
                 shlex.split(command), cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
             )  # fmt: skip
-            printed = [row for row in done.stdout.splitlines() if not row.startswith(("Usage: ", "more: "))]
+            printed = done.stdout.splitlines()
             assert done.returncode == code, f"{command}\n{done.stdout}"
             assert _same(expected, printed), f"{command}\nexpected:\n{expected}\nprinted:\n{printed}"
 

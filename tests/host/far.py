@@ -83,6 +83,10 @@ def _furnish(app: Far) -> None:
     def greet(kind: str) -> str:
         return f"be {kind}"
 
+    @app.prompt(name="greet in a way that is much too long for the name of anything at all, really")
+    def greet_long(kind: str) -> str:
+        return f"long {kind}"
+
     @app.complete("greet", "kind")
     def kinds(value: str) -> list[str]:
         return [f"{value}!"]

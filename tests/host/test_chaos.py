@@ -97,31 +97,27 @@ async def scripted(host: Host, path: Path, mark: str, count: int, dice: random.R
                 tally.crossed.append((token, call.result()))
             tally.answered.add(token)
 
+    async def mischief() -> None:
+        victims = [pid for pid in book(path)[1] if alive(pid)]
+        if victims and dice.random() < 0.9:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(dice.choice(victims), signal.SIGKILL)
+            tally.kills += 1
+        else:
+            with contextlib.suppress(MCPError):
+                await host.restart(dice.choice(names))
+
     async def worker() -> None:
         for number in numbers:
             await one(number)
             if dice.random() < 0.02:
                 await host.tools()
+            if dice.random() < 0.04:
+                await mischief()
 
-    async def killer() -> None:
-        while True:
-            await asyncio.sleep(dice.random() * 0.4)
-            victims = [pid for pid in book(path)[1] if psutil.pid_exists(pid)]
-            if victims and dice.random() < 0.9:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(dice.choice(victims), signal.SIGKILL)
-                tally.kills += 1
-            else:
-                with contextlib.suppress(MCPError):
-                    await host.restart(dice.choice(names))
-
-    killing = asyncio.create_task(killer())
     async with asyncio.TaskGroup() as group:
         for _ in range(16):
             group.create_task(worker())
-    killing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await killing
     return tally
 
 

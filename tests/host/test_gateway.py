@@ -236,6 +236,27 @@ async def test_a_servers_own_state_is_not_taken_for_the_gateways() -> None:
         await app.stop()
 
 
+@pytest.mark.parametrize("mode", ["merged", "search"])
+async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> None:
+    async with Host(policy=ALLOW) as host:
+        host.add("far", Far())
+        app = host.as_server(mode)
+        async with Client(app) as client:
+            for method, params in (
+                ("tools/call", {"name": "far__add", "arguments": [1]}),
+                ("tools/call", {"name": "call_tool", "arguments": [1]}),
+                ("tools/call", {"name": 5}),
+                ("tools/call", {"name": "search_tools", "arguments": "x"}),
+                ("prompts/get", {"name": ["a"]}),
+                ("resources/read", {"uri": 5}),
+                ("completion/complete", {"ref": "x", "argument": {"name": "a", "value": "b"}}),
+            ):
+                with pytest.raises(PeerError) as caught:
+                    await client.request(method, params)
+                assert caught.value.code in (-32602, -32601), (method, params, caught.value)
+        await app.stop()
+
+
 def test_mistakes() -> None:
     host = Host()
     with pytest.raises(ValueError, match="mode is"):

@@ -201,7 +201,7 @@ async def test_tools_a_servers_settings_leave_out() -> None:
 
 
 async def test_servers_that_are_not_there_cost_the_others_nothing() -> None:
-    async with Host(policy=ALLOW, patience=1.0) as host:
+    async with Host(policy=ALLOW, patience=6.0, backoff=(100.0, 100.0)) as host:
         host.add("good", calculator())
         host.add("gone", [sys.executable, "-c", "raise SystemExit('no key')"])
         host.add("mute", [sys.executable, "-c", "import time; time.sleep(100)"])

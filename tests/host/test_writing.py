@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,14 @@ def test_yaml() -> None:
     }
     assert text.startswith("# mine\n")
     assert parse(added("goose", "mode: auto\n", "time", {"cmd": "uvx"}), ".yaml")["extensions"]["time"]
+
+
+def test_without_the_yaml_library_it_can_still_be_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert document("goose", LOCAL).startswith("extensions:\n")
+    (tmp_path / "config.yaml").write_text("mode: auto\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="pip install pyyaml"):
+        add("goose", tmp_path / "config.yaml", LOCAL)
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"mcpServers": 7}', "nothing"])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dovetail import (
+    AnswerError,
     Client,
     CreateMessageParams,
     Declined,
@@ -212,9 +213,8 @@ async def test_a_form_not_filled_in(connect: Connect, exception: type[Exception]
 
 async def test_a_form_filled_in_wrongly(connect: Connect) -> None:
     async with connect(elicit=lambda question: {"name": 5}) as client:
-        result = await client.call_tool("trigger-elicitation-request")
-        assert result.is_error
-        assert "could not answer" in result.content[0].text
+        with pytest.raises(AnswerError, match="does not fit the form"):
+            await client.call_tool("trigger-elicitation-request")
 
 
 async def test_a_visit(connect: Connect) -> None:

@@ -275,7 +275,7 @@ def _age(one: Client, seconds: float) -> None:
 
 
 def _driver(one: Client) -> Any:
-    channel: Any = one._dial()  # pyright: ignore[reportPrivateUsage]
+    channel: Any = one._remembering._dial()  # pyright: ignore[reportPrivateUsage]
     return channel._door._authorizer
 
 

@@ -143,6 +143,16 @@ def test_a_client_that_introduces_itself_does_it_properly(given: Any) -> None:
         admit(**{CLIENT: given})
 
 
+def test_who_asks_is_told_anew_by_every_request() -> None:
+    era = Modern(Implementation(name="calc", version="1.2"), REVISIONS, 1000)
+    for name in ("a", "a", "b", None, "x" * 5000, "x" * 5000, "a"):
+        given = {} if name is None else {CLIENT: {"name": name, "version": "1"}}
+        client = era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, **given}), None).caller.client
+        assert (client and client.name) == name
+    with pytest.raises(InvalidParams, match=CLIENT):
+        era.admit(request(meta={VERSION: "2026-07-28", CAPABILITIES: {}, CLIENT: {"name": "a"}}), None)
+
+
 @pytest.mark.parametrize("level", ["loud", "", "INFO", 3, True, [], {}])
 def test_a_log_level_is_one_of_eight(level: Any) -> None:
     with pytest.raises(InvalidParams, match=r"debug, info, notice, warning, error, critical, alert, emergency"):

@@ -1,7 +1,7 @@
 """A dataclass that was read has its defaults like one that was made."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Generic, TypedDict, TypeVar
 
 import attrs
 import msgspec
@@ -43,6 +43,19 @@ class Pair:
     legs: tuple[Leg, Leg]
 
 
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    item: T
+    spare: Leg | None = None
+
+
+class Keyed(TypedDict):
+    leg: Leg
+
+
 def bound(kind: Any, value: Any) -> Any:
     def run(x: Any) -> None: ...
 
@@ -60,6 +73,9 @@ def bound(kind: Any, value: Any) -> Any:
         (dict[str, list[Leg]], {"a": [{"start": "A"}]}, lambda x: x["a"][0]),
         (Trip, {"legs": [{"start": "A"}]}, lambda x: x.legs[0]),
         (Holder, {"leg": {"start": "A"}}, lambda x: x.leg),
+        (Box[Leg], {"item": {"start": "A"}}, lambda x: x.item),
+        (Box[int], {"item": 1, "spare": {"start": "A"}}, lambda x: x.spare),
+        (Keyed, {"leg": {"start": "A"}}, lambda x: x["leg"]),
         (Pair, {"legs": [{"start": "A"}, {"start": "B"}]}, lambda x: x.legs[0]),
     ],
 )

@@ -35,3 +35,22 @@ async def test_that_all_is_stopped_is_said_last(fails: bool) -> None:
     async with asyncio.timeout(PATIENCE):
         await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
     assert happened == ["lifespan.startup.complete", "the other has ended", "lifespan.shutdown.complete"]
+
+
+async def test_one_that_knows_no_lifespan_is_not_waited_for() -> None:
+    told: list[str] = []
+
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("only http here")
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    coming = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def receive() -> Any:
+        return coming.pop(0)
+
+    async with asyncio.timeout(PATIENCE):
+        await Server("x").asgi(otherwise=other)({"type": "lifespan"}, receive, send)
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -1,7 +1,9 @@
 """A client's newline-delimited connections: framing in any cut, the end of things, and what is said to whom."""
 
 import asyncio
+import contextlib
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,20 +41,29 @@ class Sink:
         return False
 
 
-async def test_messages_of_one_turn_leave_together() -> None:
+async def test_a_message_leaves_at_once_and_those_that_follow_in_the_same_turn_together() -> None:
     caller, sink = LineCaller(100), Sink()
     caller.connection_made(sink)
-    for word in (b"a", b"b", b"c"):
-        caller.write(word)
-    await asyncio.sleep(0)
-    assert sink.written == [b"a\nb\nc\n"]
+    loop = asyncio.get_running_loop()
+    works = [loop.create_task(caller.exchange(Request(id, "m", b"%d" % id))) for id in range(4)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert sink.written == [b"0\n", b"1\n2\n3\n"]
+    for work in works:
+        work.cancel()
+    await asyncio.wait(works)
+
+
+async def test_whoever_tells_waits_while_the_server_does_not_read() -> None:
+    caller, sink = LineCaller(100), Sink()
+    caller.connection_made(sink)
     caller.pause_writing()
     waiting = asyncio.get_running_loop().create_task(caller.tell(b"d"))
     await asyncio.sleep(0)
     assert not waiting.done()
     caller.resume_writing()
     await waiting
-    assert sink.written[1:] == [b"d\n"]
+    assert sink.written == [b"d\n"]
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
@@ -147,3 +158,28 @@ async def test_what_was_said_before_leaving_arrives(tmp_path: Path) -> None:
     await caller.tell(b"farewell")
     await caller.close()
     assert file.read_text() == "farewell\n"
+
+
+async def test_leaving_a_server_that_does_not_read_is_bounded_and_closes_the_socket() -> None:
+    deaf = socket.create_server(("127.0.0.1", 0))
+    with deaf:
+        caller = SocketCaller(1000, host="127.0.0.1", port=deaf.getsockname()[1], leaving=0.05)
+        await caller.open(Noted())
+        end, _ = deaf.accept()
+        with end:
+            caller.write(b"x" * 50_000_000)
+            async with asyncio.timeout(20):
+                await caller.close()
+                end.settimeout(10)
+                with contextlib.suppress(ConnectionError):  # what was not read ends with a reset
+                    while await asyncio.to_thread(end.recv, 1 << 20):
+                        pass
+
+
+async def test_leaving_a_server_that_reads_lets_it_have_the_last_word_said() -> None:
+    play = Play("handshake")
+    async with on_socket(play) as at:
+        caller, _ = await reached(at)
+        caller.write(b'{"method":"x","params":{"a":"' + b"x" * 5_000_000 + b'"}}')
+        await caller.close()
+        await until(lambda: play.count("x"))

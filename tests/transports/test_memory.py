@@ -26,6 +26,8 @@ class Noted:
     def junk(self, text: str) -> None:
         self.junk_seen.append(text)
 
+    def missed(self) -> None: ...
+
     def lost(self, why: Any) -> None:
         self.losses.append(why)
 
@@ -117,3 +119,25 @@ async def test_a_server_is_started_with_its_first_client() -> None:
         assert await client.call("one") == 1
     assert started == ["started"]
     await app.stop()
+
+
+async def test_whoever_asks_without_end_leaves_time_to_others_and_can_be_cancelled() -> None:
+    app, turns = Server("quick"), 0
+
+    @app.tool
+    async def echo(text: str) -> str:
+        return text
+
+    async def ask() -> None:
+        while True:
+            await client.call_tool("echo", {"text": "again"})
+
+    async with Client(app) as client:
+        asking = asyncio.get_running_loop().create_task(ask())
+        for _ in range(5):
+            await asyncio.sleep(0)
+            turns += 1
+        asking.cancel()
+        await asyncio.wait([asking], timeout=5)
+        assert asking.cancelled()
+        assert turns == 5

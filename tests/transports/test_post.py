@@ -335,6 +335,18 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None
                 await task
 
 
+async def test_how_long_leaving_may_take_is_a_setting() -> None:
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    play = Play("handshake", session="s", stream=SILENCE, leave=never)
+    async with on_web(play) as at:
+        one = Client(at, timeouts=Timeouts(close=0.05))
+        await one.connect()
+        async with asyncio.timeout(1.5):
+            await one.close()
+
+
 async def test_an_address_that_is_none_is_told() -> None:
     stream = [STREAM_HEAD, event(b"http://[", event="endpoint")]
     refused = http(b"", status=405)

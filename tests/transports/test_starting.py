@@ -99,17 +99,42 @@ def test_works_that_wait_do_so_side_by_side() -> None:
     running(test)
 
 
-def test_within_another_task_work_gets_one_of_its_own() -> None:
+def test_within_another_task_work_has_one_of_its_own_from_the_first_step() -> None:
     async def test(starter: Starter) -> None:
         seen: list[asyncio.Task[Any] | None] = []
+        ours = asyncio.current_task()
 
         async def work() -> None:
             seen.append(asyncio.current_task())
+            await asyncio.sleep(0)
+            seen.append(asyncio.current_task())
 
         task = starter.start(work())
-        assert not seen
-        await task
         assert seen == [task]
+        assert asyncio.current_task() is ours is not task
+        await task
+        assert seen == [task] * 2
+
+    running(test)
+
+
+def test_work_that_starts_other_work_in_its_first_step_keeps_its_task() -> None:
+    async def test(starter: Starter) -> None:
+        seen: list[tuple[str, asyncio.Task[Any] | None]] = []
+        begun: list[asyncio.Task[None]] = []
+
+        async def work(name: str) -> None:
+            seen.append((name, asyncio.current_task()))
+            if name == "outer":
+                begun.append(starter.start(work("inner")))
+            await asyncio.sleep(0)
+            seen.append((name, asyncio.current_task()))
+
+        outer = starter.start(work("outer"))
+        (inner,) = begun
+        await asyncio.wait_for(asyncio.gather(outer, inner), 1)
+        assert outer is not inner
+        assert sorted(seen, key=lambda one: one[0]) == [("inner", inner)] * 2 + [("outer", outer)] * 2
 
     running(test)
 

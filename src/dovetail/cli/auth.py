@@ -8,9 +8,8 @@ import click
 
 from dovetail.auth.login import Login
 from dovetail.cli import exits, logins, text
-from dovetail.cli.speaking import finished
+from dovetail.cli.speaking import client_for, finished
 from dovetail.cli.targets import Asked, asked, client_options, options, url_of
-from dovetail.connect import Client
 from dovetail.login.stores import FileStore
 
 
@@ -23,7 +22,7 @@ def command() -> None:
 
 
 @command.command("login")
-@options()
+@options(talk=("json",))
 @click.option("--client-id", help="The client you registered.")
 @click.option("--client-secret", envvar="DOVETAIL_CLIENT_SECRET", help="Its secret; or set DOVETAIL_CLIENT_SECRET.")
 @click.option("--scope", "scopes", multiple=True, help="Asked for besides those the server names.")
@@ -53,7 +52,7 @@ def login(
 
     async def run() -> None:
         FileStore().delete(url)
-        async with Client(url, **client_options(line, url) | {"auth": wish}):
+        async with client_for(url, client_options(line, url) | {"auth": wish}):
             pass
 
     code = finished(run, line.json)
@@ -64,7 +63,7 @@ def login(
 
 
 @command.command("status")
-@options()
+@options(talk=("json",))
 @click.pass_context
 def status(ctx: click.Context, **given: Any) -> int:
     """Show the login kept for a server, or all of them; exits with 4 if there is none that can be used.
@@ -89,7 +88,7 @@ def status(ctx: click.Context, **given: Any) -> int:
 
 
 @command.command("logout")
-@options()
+@options(talk=("json",))
 @click.pass_context
 def logout(ctx: click.Context, **given: Any) -> int:
     """Forget the login kept for a server, and tell its authorization server, if that wants to know.

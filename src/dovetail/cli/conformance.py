@@ -21,7 +21,7 @@ _FOLDER = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 @click.command("conformance")
-@options()
+@options(talk=("json", "revision"))
 @click.option("--scenario", help="One scenario; else all that apply.")
 @click.option("--suite", type=click.Path(exists=True, dir_okay=False), help="The suite's dist/index.js.")
 @click.pass_context

@@ -15,7 +15,7 @@ from dovetail.cli.targets import OURS, Asked, asked, options
 
 
 @click.command("dev")
-@options()
+@options(talk=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option(

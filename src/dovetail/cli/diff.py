@@ -7,9 +7,8 @@ import click
 from dovetail.cli import exits, text
 from dovetail.cli.list import KINDS, listed
 from dovetail.cli.recordings import read_recording
-from dovetail.cli.speaking import finished, logged
+from dovetail.cli.speaking import client_for, finished, logged
 from dovetail.cli.targets import Asked, asked, client_options, options
-from dovetail.connect import Client
 from dovetail.protocol.drift import Difference, differences
 from dovetail.protocol.playback import revision_of, turns
 from dovetail.wire.codec import plain
@@ -58,7 +57,7 @@ def _sides(line: Asked) -> tuple[Asked, Asked]:
 
 async def _offered(line: Asked) -> dict[str, dict[str, Any]]:
     target, _ = line.split()
-    async with Client(target, **client_options(line, target)) as client:
+    async with client_for(target, client_options(line, target)) as client:
         found: dict[str, dict[str, Any]] = {}
         for kind in KINDS:
             items: list[dict[str, Any]] = [plain(one) for one in await listed(client, kind)]

@@ -12,7 +12,7 @@ import click
 from dovetail.cli import exits, text
 from dovetail.cli.lint import examined
 from dovetail.cli.list import KINDS, listed
-from dovetail.cli.speaking import finished, logged
+from dovetail.cli.speaking import client_for, finished, logged
 from dovetail.cli.targets import Asked, asked, client_options, options, url_of
 from dovetail.connect import Client
 from dovetail.errors import MCPError
@@ -73,7 +73,7 @@ async def _examine(line: Asked, told: Any) -> int:
         told(step)
         if step.verdict == "bad":
             return exits.CONNECT
-    client = Client(target, **client_options(line, target))
+    client = client_for(target, client_options(line, target))
     begun = time.perf_counter()
     try:
         await client.connect()

@@ -10,7 +10,7 @@ from dovetail.host.writing import HOSTS, document
 
 
 @click.command("export")
-@options()
+@options(talk=())
 @click.option("--to", "host", type=click.Choice([*HOSTS]), default="mcp.json", show_default=True, help="For whom.")
 @click.option("--name", help="What the server is called there.")
 @click.pass_context

@@ -11,7 +11,7 @@ from dovetail.host.writing import HOSTS, add, document, file_of
 
 
 @click.command("install")
-@options()
+@options(talk=())
 @click.option("--to", "host", type=click.Choice([*HOSTS]), required=True, help="For whom.")
 @click.option("--name", help="What the server is called there.")
 @click.option("--project", is_flag=True, help="For this folder only, where the host has such a file.")

@@ -150,10 +150,11 @@ def _explain(exc: click.ClickException) -> None:
     from dovetail.cli import text
 
     ctx = getattr(exc, "ctx", None)
-    if ctx is not None:
+    misread = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
+    if ctx is not None and misread:
         click.echo(ctx.get_usage(), err=True)
     text.fail(exc.format_message())
-    if ctx is not None:
+    if ctx is not None and misread:
         text.note(f"more: {ctx.command_path} --help")
 
 

@@ -1,5 +1,6 @@
 """`dovetail run`: serve a server, one's own or another that is to be reached in another way."""
 
+import contextlib
 import runpy
 import sys
 from typing import Any
@@ -11,9 +12,9 @@ from dovetail.cli.targets import asked, client_options, options
 
 
 @click.command("run")
-@options()
+@options(talk=())
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
-@click.option("--sse", is_flag=True, help="Serve over HTTP, and name the address for clients of 2024.")
+@click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
@@ -46,7 +47,8 @@ def command(
     dovetail run --http -- uvx mcp-server-time
     """
     line = asked(ctx, **given)
-    app = _own(line.words, line.module) if not line.command else None
+    with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
+        app = _own(line.words, line.module) if not line.command else None
     if app is None:
         if line.words and line.words[0].endswith(".py") and not (http or sse):
             return _as_program(line.words[0])
@@ -56,8 +58,10 @@ def command(
             app.run(reload=reload)
             return 0
         more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        if sse and workers > 1:
+            raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
         if sse:
-            click.echo(f"clients of 2024: http://{host}:{port}/sse", err=True)
+            click.echo("clients of 2024 find it at /sse of the same host", err=True)
         app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
     except (ValueError, OSError) as exc:
         raise click.UsageError(str(exc)) from None
@@ -89,7 +93,10 @@ def offered(line: Any) -> Any:
     target, words = line.split()
     if words:
         raise click.UsageError(f"{words[0]!r} is too much")
-    client = Client(target, **client_options(line, target))
+    try:
+        client = Client(target, **client_options(line, target))  # its questions go to whoever calls
+    except (FileNotFoundError, TypeError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from None
     app = Server(client.name)
     app.mount(client)
     return app

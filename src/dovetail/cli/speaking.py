@@ -39,13 +39,12 @@ def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) ->
     target, words = asked.split()
     bar = Bar()
     questions = Questions(pairs(asked.answers, "=", "--answer"), bar.clear)
-    options: dict[str, Any] = {"elicit": questions.form, "elicit_url": questions.visit}
-    options |= client_options(asked, target) | more
+    options = client_options(asked, target) | more
     if asked.verbose:
         options.setdefault("on_log", show_log)
 
     async def run() -> int | None:
-        made = Client(target, **options)
+        made = client_for(target, options, questions)
         made.taps += taps
         async with made as client:
             return await work(Spoken(client, words, asked, bar))
@@ -71,6 +70,17 @@ def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar |
             bar.clear()
         report(exc, as_json)
         return exits.code_of(exc)
+
+
+def client_for(target: Any, options: dict[str, Any], questions: Questions | None = None) -> Client:
+    """A client that is not open yet; UsageError if the options do not go with the target.
+
+    It can always be asked, since servers offer other things to clients that cannot.
+    """
+    asked = questions or Questions({}, lambda: None)
+    able: dict[str, Any] = {"elicit": asked.form, "elicit_url": asked.visit}
+    try:
+        return Client(target, **able | options)
     except (FileNotFoundError, TypeError, ValueError) as exc:
         raise click.UsageError(str(exc)) from None
 

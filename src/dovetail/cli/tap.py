@@ -14,7 +14,7 @@ from dovetail.protocol.recording import Tap
 
 
 @click.command("tap")
-@options()
+@options(talk=())
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file; it is added to.")
 @click.option(
     "--port", type=int, default=0, show_default=True, help="Where to stand before a URL; 0 takes a free port."

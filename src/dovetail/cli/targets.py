@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,39 +48,45 @@ class Asked(Struct, frozen=True, kw_only=True):
         return resolve(self.words[0]), list(self.words[1:])
 
 
-# Each option every command that speaks to a server has.
-_OPTIONS: Sequence[Callable[[Any], Any]] = (
-    click.option("-m", "--module", help="A module that holds the server."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-    click.option("--revision", help="Insist on a revision of the protocol."),
-    click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
-    click.option("--timeout", type=float, help="Seconds to wait for an answer."),
-    click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
-    click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
-    click.option(
+# How a server is reached, and how it is spoken to.
+_REACH: Mapping[str, Callable[[Any], Any]] = {
+    "module": click.option("-m", "--module", help="A module that holds the server."),
+    "headers": click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="An HTTP header."),
+    "auth": click.option("--auth", help='"oauth", or a bearer token; else a login that is kept is used.'),
+    "env": click.option(
         "-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command; alone, its value here."
     ),
-    click.option("--cwd", type=click.Path(), help="Where the command runs."),
-    click.option("-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."),
-    click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
-)
+    "cwd": click.option("--cwd", type=click.Path(), help="Where the command runs."),
+}
+_TALK: Mapping[str, Callable[[Any], Any]] = {
+    "json": click.option("--json", is_flag=True, help="Print one JSON document."),
+    "revision": click.option("--revision", help="Insist on a revision of the protocol."),
+    "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
+    "timeout": click.option(
+        "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds to wait, for the start and for an answer."
+    ),
+    "answers": click.option(
+        "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
+    ),
+    "verbose": click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr and log."),
+}
 
 
-def options(*words: str) -> Callable[[F], F]:
-    """The arguments of a command, and the options of every command that speaks to a server."""
+def options(*words: str, talk: Collection[str] | None = None) -> Callable[[F], F]:
+    """The arguments of a command, and its options about the server; `talk` names how it is spoken to, if not all."""
+    chosen = [*_REACH.values(), *(one for name, one in _TALK.items() if talk is None or name in talk)]
 
     def decorate(function: F) -> F:
-        for option in reversed(_OPTIONS):
+        for option in reversed(chosen):
             function = option(function)
-        shown = " ".join(("[TARGET]", *words))
-        return click.argument("words", nargs=-1, metavar=shown)(function)
+        return click.argument("words", nargs=-1, metavar=" ".join(("[TARGET]", *words)))(function)
 
     return decorate
 
 
-def asked(ctx: click.Context, words: Sequence[str], as_json: bool, **given: Any) -> Asked:
+def asked(ctx: click.Context, **given: Any) -> Asked:
     """The options of a command line as one value."""
-    return Asked(words=words, command=ctx.obj or (), json=as_json, **given)
+    return Asked(command=ctx.obj or (), **given)
 
 
 def resolve(word: str) -> Any:
@@ -159,7 +165,10 @@ def client_options(given: Asked, target: Any) -> dict[str, Any]:
     if not given.command:
         made["name"] = given.module or given.words[0]
     if given.timeout is not None:
-        made["timeouts"] = Timeouts(call=given.timeout, read=given.timeout)
+        seconds = given.timeout
+        made["timeouts"] = Timeouts(
+            initialize=seconds, call=seconds, read=seconds, total=max(seconds, Timeouts().total)
+        )
     if given.headers:
         made["headers"] = pairs(given.headers, ":", "--header")
     if (auth := _auth(given, target)) is not None:

@@ -16,7 +16,16 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from dovetail.client.checking import Unusable, compile_schema, with_defaults
-from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound, ResultError, clip
+from dovetail.errors import (
+    AnswerError,
+    Declined,
+    Dismissed,
+    InvalidParams,
+    MethodNotFound,
+    ProtocolError,
+    ResultError,
+    clip,
+)
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitParams, ElicitResult
@@ -27,6 +36,7 @@ from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability, R
 from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
 
+_TOLD: Final = 300
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
@@ -92,7 +102,7 @@ class Answering:
     async def _handled(self, method: str, params: Any) -> Any:
         match method:
             case "elicitation/create" | "elicitation/createDialog":
-                return await self._elicited(_typed(params, ElicitParams, method))
+                return await self.elicited(_typed(params, ElicitParams, method))
             case "sampling/createMessage" if self._sample is not None:
                 return await self._sampled(_typed(params, CreateMessageParams, method), self._sample)
             case "roots/list" if self._roots is not None:
@@ -109,20 +119,21 @@ class Answering:
                 answers[key] = plain(await answer(question.method, question.params))
             except MethodNotFound:
                 raise AnswerError(f"nothing here answers {clip(question.method)}").at(hint=_hint(question)) from None
-            except InvalidParams as exc:
+            except ProtocolError as exc:
                 raise AnswerError(exc.message) from None
         return answers
 
     # Forms and visits
 
-    async def _elicited(self, question: ElicitParams) -> ElicitResult:
+    async def elicited(self, question: ElicitParams) -> ElicitResult:
+        """What the user does about one question."""
         handler = self._elicit if question.mode == "form" else self._elicit_url
         if handler is None:
             raise MethodNotFound(f"elicitation/create in {question.mode} mode")
         if question.mode == "url" and not presentable(question.url or ""):
             raise InvalidParams("Invalid params: url must be https, or http on this machine")
         try:
-            given = await run(handler, question)
+            given = await _called("elicit" if question.mode == "form" else "elicit_url", handler, question)
         except Declined:
             return ElicitResult(action="decline")
         except Dismissed:
@@ -130,7 +141,7 @@ class Answering:
         return _accepted(question, given)
 
     async def _sampled(self, question: CreateMessageParams, handler: SampleHandler) -> CreateMessageResult:
-        given = await run(handler, question)
+        given = await _called("sample", handler, question)
         if isinstance(given, str):
             return CreateMessageResult(role="assistant", content=TextContent(text=given), model="unknown")
         if not isinstance(given, CreateMessageResult):
@@ -138,7 +149,7 @@ class Answering:
         return given
 
     async def _listed(self, given: RootsGiven) -> ListRootsResult:
-        listed: Any = await run(given) if callable(given) else given
+        listed: Any = await _called("roots", given) if callable(given) else given
         if isinstance(listed, str | Path | Root):
             listed = [listed]  # one root, not its letters
         return ListRootsResult(roots=[_root(one) for one in listed])
@@ -188,6 +199,21 @@ def presentable(url: str) -> bool:
     if not host or not url.isprintable() or parts.username is not None:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
+
+
+async def _called(name: str, handler: Callable[..., Any], *args: Any) -> Any:
+    """What a handler returns; AnswerError names the one that failed, whatever it raised."""
+    try:
+        return await run(handler, *args)
+    except (Declined, Dismissed) as exc:
+        if name.startswith("elicit"):
+            raise
+        raise AnswerError(f"the {name} handler refused: {exc}") from None
+    except (AnswerError, ProtocolError):
+        raise
+    except Exception as exc:
+        told = f"{type(exc).__name__}: {clip(str(exc), _TOLD)}" if str(exc) else type(exc).__name__
+        raise AnswerError(f"the {name} handler failed: {told}") from exc
 
 
 async def run(handler: Callable[..., Any], *args: Any) -> Any:

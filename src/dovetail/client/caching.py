@@ -1,6 +1,7 @@
 """Results that are kept for as long as their server says, and requests that are made once for all who want them.
 
-Keyed by method and parameters. A notice of change drops what it speaks of. spec: caching#cache-key
+Keyed by method and parameters; each caller has a copy of its own, to do with as it likes. A notice of change drops what
+it speaks of. spec: caching#cache-key
 """
 
 import asyncio
@@ -10,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dovetail.wire.codec import canonical
-from dovetail.wire.shape import Cacheable
+from dovetail.wire.incoming import copied
+from dovetail.wire.shape import Cacheable, Struct
 
 Key = tuple[str, bytes]
 
@@ -37,6 +39,7 @@ class Cache:
         self._clock = clock
         self._kept: OrderedDict[Key, tuple[float, Any]] = OrderedDict()
         self._under_way: dict[Key, asyncio.Future[Any]] = {}
+        self._awaited: set[asyncio.Future[Any]] = set()  # by others than who fetches
         self._generation = 0
 
     async def get(self, method: str, params: Any, fetch: Callable[[], Awaitable[Any]]) -> Any:
@@ -46,12 +49,13 @@ class Cache:
         if kept is not None:
             if self._clock() < kept[0]:
                 self._kept.move_to_end(key)
-                return kept[1]
+                return copied(kept[1])
             del self._kept[key]
         under_way = self._under_way.get(key)
         if under_way is not None:
+            self._awaited.add(under_way)
             try:
-                return await asyncio.shield(under_way)
+                return _own(await asyncio.shield(under_way))
             except _GaveUp:
                 return await self.get(method, params, fetch)
         return await self._fetch(key, fetch)
@@ -74,7 +78,9 @@ class Cache:
         finally:
             if self._under_way.get(key) is shared:
                 del self._under_way[key]
-        shared.set_result(result)
+            awaited = shared in self._awaited
+            self._awaited.discard(shared)
+        shared.set_result(_own(result) if awaited else None)
         if generation == self._generation:
             self._keep(key, result)
         return result
@@ -82,7 +88,7 @@ class Cache:
     def _keep(self, key: Key, result: Any) -> None:
         lifetime = result.ttl_ms if isinstance(result, Cacheable) else None
         if lifetime and lifetime > 0:
-            self._kept[key] = (self._clock() + min(lifetime, _LONGEST) / 1000, result)
+            self._kept[key] = (self._clock() + min(lifetime, _LONGEST) / 1000, copied(result))
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
 
@@ -101,3 +107,7 @@ class Cache:
         self._generation += 1
         self._kept.clear()
         self._under_way.clear()
+
+
+def _own(result: Any) -> Any:
+    return copied(result) if isinstance(result, Struct) else result

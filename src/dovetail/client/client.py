@@ -1,61 +1,22 @@
-"""Client: one typed coroutine per method, whatever the server speaks and however it is reached.
+"""Client: one typed coroutine per method, whatever the server speaks and however it is reached."""
 
-Knows no transport: it is given a function that makes a channel. May be opened in one task and closed in another, used
-by many tasks, and called from the loops of other threads; its work is done on the loop it was opened on.
-"""
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, overload
 
-import asyncio
-import contextlib
-import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
-
-from dovetail.client.answering import EVERYTHING, Answering, ElicitHandler, Relay, RootsGiven, SampleHandler
-from dovetail.client.clock import Clock, Progress
-from dovetail.client.conversation import Conversation
-from dovetail.client.keeping import Keeper
-from dovetail.client.listening import ACKNOWLEDGED, KINDS, Listening
-from dovetail.client.mailbox import Mailbox
-from dovetail.client.opening import Identity, Opening
-from dovetail.client.options import (
-    check_level,
-    check_middleware,
-    check_roots,
-    check_times,
-    expect,
-    expect_callable,
-)
-from dovetail.client.requesting import CALL, PLAIN, Options, Requesting
+from dovetail.client.answering import EVERYTHING
+from dovetail.client.clock import Progress
+from dovetail.client.listening import Listening
+from dovetail.client.options import check_level, check_times, expect, expect_callable
+from dovetail.client.relation import Relation
+from dovetail.client.requesting import CALL, PLAIN, Options
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, says_unknown, value_as, value_of
-from dovetail.errors import (
-    AuthError,
-    CannotConnect,
-    MCPError,
-    NotOffered,
-    PeerError,
-    RequestTimeout,
-    ResultError,
-    TransportError,
-)
-from dovetail.protocol.around import Middleware, checked
-from dovetail.protocol.channel import Channel
-from dovetail.protocol.exchange import Caller
-from dovetail.protocol.limits import ClientLimits, Timeouts
+from dovetail.errors import MCPError, NotOffered
 from dovetail.protocol.mounting import Mountable
-from dovetail.protocol.probe import Era, check_wishes
-from dovetail.protocol.recording import Tap
 from dovetail.wire.completion import Completion
-from dovetail.wire.incoming import body, plain
 from dovetail.wire.inputs import InputRequest
-from dovetail.wire.lifecycle import (
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    RootsCapability,
-    ServerCapabilities,
-)
-from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
+from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
+from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import CLIENT_CAPABILITIES
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, ListPromptsResult, Prompt
@@ -72,102 +33,9 @@ from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 T = TypeVar("T")
 
-# The eras of servers met before, by where they are: a server is asked once what it speaks, not at every opening.
-_ERAS: dict[str, Era] = {}
-_REMEMBERED = 1024
 
-
-class Client:
+class Client(Relation):
     """The caller's side of one server."""
-
-    def __init__(
-        self,
-        dial: Callable[[], Channel],
-        *,
-        name: str,
-        key: str | None,
-        client: Implementation,
-        revision: str | None = None,
-        era: Era | None = None,
-        elicit: ElicitHandler | None = None,
-        elicit_url: ElicitHandler | None = None,
-        sample: SampleHandler | None = None,
-        roots: RootsGiven | None = None,
-        on_log: Callable[[LoggingMessageParams], Any] | None = None,
-        log_level: LoggingLevel | None = None,
-        capabilities: ClientCapabilities | None = None,
-        timeouts: Timeouts | None = None,
-        limits: ClientLimits | None = None,
-        cache: bool = True,
-        check_results: bool = True,
-        middleware: Sequence[Middleware] = (),
-    ) -> None:
-        check_wishes(revision, era)
-        for option, function in (
-            ("elicit", elicit),
-            ("elicit_url", elicit_url),
-            ("sample", sample),
-            ("on_log", on_log),
-        ):
-            expect_callable(option, function)
-        check_level("log_level=", log_level)
-        check_roots(roots)
-        check_middleware(middleware)
-        expect("client", client, Implementation, "an Implementation(name=..., version=...)")
-        expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
-        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
-        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
-        expect("cache", cache, bool, "True or False")
-        expect("check_results", check_results, bool, "True or False")
-        self.name = name
-        self.timeouts = timeouts or Timeouts()
-        self.limits = limits or ClientLimits()
-        self.log_relay: Callable[[dict[str, Any]], None] | None = None
-        self.taps: list[Tap] = []  # told of every message, as long as they stand here
-        # Told when a connection is lost, with the reason, and with None when one is open.
-        self.on_connection: Callable[[TransportError | None], None] | None = None
-        self._dial = dial
-        self._key = key
-        self._revision = revision
-        self._era: Era | None = era
-        self._on_log = on_log
-        self._answering = Answering(elicit=elicit, elicit_url=elicit_url, sample=sample, roots=roots)
-        extra = capabilities or ClientCapabilities()
-        self._identity = Identity(
-            client=client,
-            capabilities=replace(
-                self._answering.capabilities(), experimental=extra.experimental, extensions=extra.extensions
-            ),
-            level=log_level or ("info" if on_log is not None else None),
-        )
-        self._mailbox = Mailbox(self.limits.waiting)
-        self._listeners: set[Listening] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0  # whose loop it is
-        self._keeper = Keeper(name, self._open, self.limits)
-        self._opened: Conversation | None = None  # the last
-        self._requesting = Requesting(
-            name,
-            self._keeper,
-            self._answering,
-            self.timeouts,
-            self.limits,
-            cache=cache,
-            check_results=check_results,
-        )
-        self._middleware: list[Middleware] = []
-        for function in middleware:
-            self.middleware(function)
-
-    def middleware(self, function: Middleware) -> Middleware:
-        """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
-
-        It sees the result as its type, or a Pending. What opens the conversation does not come by here, nor does a
-        result that is still fresh.
-        """
-        self._middleware.append(checked(function))
-        self._requesting.surround(self._middleware, self._caller)
-        return function
 
     def mountable(self, *, shared: bool = False) -> Mountable:
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
@@ -178,192 +46,6 @@ class Client:
         from dovetail.client.forwarding import Forwarding
 
         return Forwarding(self, self._requesting, self._mailbox, self._relaying, shared=shared)
-
-    def _relaying(
-        self, questions: Relay, logs: Callable[[dict[str, Any]], None], own: Callable[[], bool] | None
-    ) -> None:
-        self._answering.relay = questions
-        if self._on_log is None or own is not None:
-            self.log_relay = logs
-        if own is not None:
-            self._answering.own = own
-            level = self._identity.level or "info"
-            self._identity = replace(self._identity, level=level, handshake=EVERYTHING)
-            return
-        level = self._identity.level or ("info" if self._on_log is None else None)
-        given = self._identity.capabilities
-        told = self._answering.capabilities()
-        self._identity = replace(
-            self._identity,
-            level=level,
-            capabilities=replace(told, experimental=given.experimental, extensions=given.extensions),
-        )
-
-    def _caller(self) -> Caller:
-        return Caller(
-            self.revision or "",
-            self._requesting.stateless,
-            self._identity.capabilities,
-            client=self._identity.client,
-        )
-
-    # Opening and closing
-
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def connect(self) -> None:
-        """Open the conversation now; otherwise the first request does."""
-        self._keeper.reopen()
-        await self._here(self._keeper.ready)
-
-    async def close(self) -> None:
-        """Leave the server. From any task or thread, as often as you like; `connect` opens it again."""
-        await self._here(self._close)
-
-    async def _close(self) -> None:
-        for listening in tuple(self._listeners):
-            await listening.aclose()
-        await self._keeper.close()
-        self._mailbox.close()
-        self._requesting.forget()
-        self._loop = None
-
-    async def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Do something on the loop this client lives on."""
-        loop = asyncio.get_running_loop()
-        process = os.getpid()
-        if self._loop is None or self._loop.is_closed() or self._process != process:
-            if self._loop is not None:
-                self._keeper.abandon()
-                self._requesting.forget()
-            self._loop, self._process = loop, process
-        if self._loop is loop:
-            return await work(*args)
-        if not self._loop.is_running():
-            raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
-
-    async def _open(self) -> Conversation:
-        limit = self.timeouts.initialize
-        clock, clocks = Clock(limit, limit), self._keeper.clocks
-        clocks.start(clock, clock)
-        try:
-            conversation = await self._met(clock)
-        finally:
-            clocks.stop(clock)
-        self._requesting.forget()
-        if self._identity.level is not None:
-            try:
-                await self._ask_for_logs(conversation, self._identity.level, clock)
-            except BaseException:
-                await asyncio.shield(conversation.close())
-                raise
-        self._opened = conversation
-        if self.on_connection is not None:
-            self.on_connection(None)
-        return conversation
-
-    def _lost(self, conversation: Conversation) -> None:
-        if self.on_connection is not None and conversation is self._opened:
-            self.on_connection(conversation.why_lost)
-
-    async def _met(self, clock: Clock) -> Conversation:
-        """A conversation with the server, opened as it was the last time if that is known."""
-        key = self._key if self._revision is None and self._era is None else None
-        remembered = None if key is None else _ERAS.get(key)
-        opening = self._attempt(remembered or self._era, clock)
-        try:
-            conversation = await opening.run()
-        except MCPError as exc:
-            if remembered is None or isinstance(exc, CannotConnect | AuthError):
-                raise
-            _ERAS.pop(key or "", None)  # it may have become another server
-            if isinstance(exc, RequestTimeout):
-                raise
-            opening = self._attempt(None, clock)
-            conversation = await opening.run()
-        speaker = conversation.speaker
-        if key is not None and speaker is not None and opening.certain and len(_ERAS) < _REMEMBERED:
-            _ERAS[key] = "stateless" if speaker.stateless else "handshake"
-        return conversation
-
-    def _attempt(self, era: Era | None, clock: Clock) -> Opening:
-        def converse(channel: Channel) -> Conversation:
-            return Conversation(
-                channel,
-                self.name,
-                self._answering,
-                self._mailbox,
-                questions=self.limits.questions,
-                heard=self._heard,
-                waiting=self._keeper.clocks,
-                taps=self.taps,
-                on_lost=self._lost,
-            )
-
-        return Opening(self._dial, converse, self._identity, self.timeouts, clock, revision=self._revision, era=era)
-
-    async def _ask_for_logs(self, conversation: Conversation, level: LoggingLevel, clock: Clock) -> None:
-        """A stateless request carries the level with it; a handshake session is told once."""
-        speaker = conversation.speaker
-        if speaker is not None and not speaker.stateless and conversation.capabilities.logging is not None:
-            with contextlib.suppress(PeerError):  # without its logs the server is still of use
-                await conversation.request("logging/setLevel", {"level": level}, clock)
-
-    def _heard(self, method: str, params: Any) -> None:
-        """A notification that belongs to no request of its own."""
-        if method in KINDS or method == ACKNOWLEDGED:
-            self._requesting.heard(method)
-            for listening in tuple(self._listeners):
-                listening.hear(method, params)
-        elif method == "notifications/message":
-            if self.log_relay is not None:
-                self.log_relay(plain(params))
-            if self._on_log is not None:
-                with contextlib.suppress(ResultError):
-                    self._mailbox.call(self._on_log, body(params, LoggingMessageParams, method))
-
-    # What is known of the server
-
-    @property
-    def connected(self) -> bool:
-        """Whether a conversation is open."""
-        return self._keeper.current is not None
-
-    @property
-    def revision(self) -> str | None:
-        """The revision being spoken."""
-        current = self._keeper.current
-        return None if current is None else current.revision
-
-    @property
-    def server(self) -> Implementation | None:
-        """Who the server says it is."""
-        current = self._keeper.current
-        return None if current is None else current.server
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """What the server declared."""
-        current = self._keeper.current
-        return ServerCapabilities() if current is None else current.capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """How the server wants to be used."""
-        current = self._keeper.current
-        return None if current is None else current.instructions
-
-    @property
-    def noise(self) -> int:
-        """How many times the server wrote something that is no message."""
-        current = self._keeper.current
-        return 0 if current is None else current.junk_seen
 
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
@@ -409,8 +91,8 @@ class Client:
         result = await self.call_tool(tool, arguments)
         if result.is_error and (missing := says_unknown(result, tool)) is not None:
             raise self._requesting.advised(missing, CALL.name, {"name": tool}) from None
-        known = self._requesting.tools.get(tool)
-        wraps = not self._requesting.stateless or (known is not None and known.wraps)
+        known, stateless = self._requesting.tools.get(tool), self._requesting.stateless
+        wraps = known.wraps(stateless=stateless) if known is not None else None if stateless else True
         try:
             return value_of(result, wraps=wraps) if into is None else value_as(result, into, wraps=wraps)
         except MCPError as exc:
@@ -473,8 +155,10 @@ class Client:
         """Go on with what was pending: the result of its method, or a further Pending."""
         expect("pending", pending, Pending, "a Pending")
         expect("answers", answers, Mapping, "a dict: an answer for each key of pending.questions")
+        row, params = METHODS.get(pending.method), pending.answered(answers)
+        if row is None or not row.asks:
+            raise ValueError(f"a pending {pending.method!r} cannot be resumed: no server asks during that")
         options = _options(timeout, total, progress, await self._declaring(meta), None)
-        row, params = METHODS[pending.method], pending.answered(answers)
         return await self._here(self._requesting.once, row, params, options, pending.rounds)
 
     async def answer(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
@@ -486,7 +170,7 @@ class Client:
         await self._here(self._keeper.ready)
         if not self._requesting.stateless or self._answering.capabilities() != ClientCapabilities():
             return meta
-        given = self._identity.capabilities
+        given = self._remembering.identity.capabilities
         told = replace(
             EVERYTHING, roots=RootsCapability(), experimental=given.experimental, extensions=given.extensions
         )
@@ -596,23 +280,37 @@ class Client:
         )
 
     async def subscribe(self, uri: str) -> None:
-        """Ask a handshake server to tell when a resource changes; `listen` does this on every revision."""
+        """Ask a handshake server to tell when a resource changes, after a reconnect too.
+
+        `listen` does this on every revision.
+        """
         conversation = await self._here(self._keeper.ready)
         if not self._requesting.stateless:
             await self._here(conversation.channel.hearing)
         await self._handshake_only("resources/subscribe", {"uri": uri})
+        current, kept = self._keeper.current, self._remembering.subscriptions
+        if uri not in kept:
+            kept.add(uri)
+            if current is not None:
+                current.subscribed[uri] += 1
 
     async def unsubscribe(self, uri: str) -> None:
-        """Take back `subscribe`."""
-        await self._handshake_only("resources/unsubscribe", {"uri": uri})
+        """Take back `subscribe`; what listens to the resource goes on listening."""
+        current, kept = self._keeper.current, self._remembering.subscriptions
+        if uri in kept:
+            kept.discard(uri)
+            if current is not None:
+                current.subscribed[uri] -= 1
+        if current is None or current.subscribed[uri] <= 0:
+            await self._handshake_only("resources/unsubscribe", {"uri": uri})
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """The least severity of the log messages wanted from now on."""
         check_level("level", level)
         conversation = await self._here(self._keeper.ready)
-        self._identity = replace(self._identity, level=level)
+        identity = self._remembering.identity = replace(self._remembering.identity, level=level)
         if conversation.speaker is not None and conversation.speaker.stateless:
-            conversation.speaker = self._identity.speaker(conversation.speaker.revision)
+            conversation.speaker = identity.speaker(conversation.speaker.revision)
         else:
             await self._handshake_only("logging/setLevel", {"level": level})
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
+from dovetail.errors import MCPError
 from dovetail.wire.jsonrpc import Id
 
 Progress = Callable[[float, float | None, str | None], Any]
@@ -30,6 +31,7 @@ class Clock:
         "_task",
         "begun",
         "due",
+        "fault",
         "progress",
         "reported",
     )
@@ -44,12 +46,13 @@ class Clock:
         self._task: asyncio.Task[Any] | None = None
         self._before = 0
         self.progress = progress
+        self.fault: MCPError | None = None  # why it was stopped before it was due
         self.reported = 0  # signs of life so far
         self.due = min(now + self._idle, self._ends)
 
     def begin(self) -> None:
         """From here on the task that waits is cancelled when it is due."""
-        self._task = task = asyncio.current_task()
+        self._task = task = asyncio.current_task(self._loop)
         self._before = 0 if task is None else task.cancelling()
 
     def run_out(self) -> None:
@@ -58,8 +61,13 @@ class Clock:
             self._ran_out = True
             self._task.cancel()
 
+    def fail(self, fault: MCPError) -> None:
+        """It need not be waited for any longer."""
+        self.fault = fault
+        self.run_out()
+
     def is_why(self) -> bool:
-        """Whether the waiting task was cancelled because this was due, and for no other reason."""
+        """Whether the waiting task was cancelled because this was due or failed, and for no other reason."""
         return self._ran_out and self._task is not None and self._task.uncancel() <= self._before
 
     def alive(self) -> None:
@@ -122,6 +130,12 @@ class Clocks:
     def get(self, id: Id) -> Clock | None:
         """The clock of a request."""
         return self._running.get(id)
+
+    def of(self, id: Id | None) -> Clock | None:
+        """The clock of the request that something belongs to: the one named, else the only one there is."""
+        if id is not None:
+            return self._running.get(id)
+        return next(iter(self._running.values())) if len(self._running) == 1 else None
 
     def pause(self) -> None:
         """A user is being asked."""

@@ -7,7 +7,7 @@ exception that says which server and which step.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from dovetail.client.answering import Answering
@@ -59,6 +59,7 @@ class Conversation:
         *,
         questions: int,
         heard: Heard,
+        missed: Callable[[], None],
         waiting: Clocks | None = None,
         taps: Sequence[Tap] = (),
         on_lost: Callable[["Conversation"], None] | None = None,
@@ -79,6 +80,7 @@ class Conversation:
         self._questions = questions
         self._heard = heard
         self._on_lost = on_lost
+        self.missed = missed  # called when what the server says unasked may not all have come
         self._waiting = waiting  # the clocks of those who wait for it to be opened
         self._taps = taps
         self._loop = asyncio.get_running_loop()
@@ -89,7 +91,7 @@ class Conversation:
 
     # Asking the server
 
-    async def request(
+    def request(
         self,
         method: str,
         params: Any,
@@ -97,8 +99,8 @@ class Conversation:
         *,
         meta: Mapping[str, Any] | None = None,
         headers: Headers = (),
-    ) -> Any:
-        """The result of a request, still raw."""
+    ) -> Awaitable[Any]:
+        """What to await for the result of a request, still raw."""
         speaker = self.speaker
         if speaker is None:
             raise Disconnected("the conversation is not open").at(server=self.name, step=method)
@@ -111,7 +113,7 @@ class Conversation:
             speaker.stateless,
             params,
         )
-        return await self.exchange(request, clock)
+        return self.exchange(request, clock)
 
     def next_id(self) -> int:
         """An id for a request made elsewhere."""
@@ -131,6 +133,9 @@ class Conversation:
             if not clock.is_why():
                 self._cancel(request, "the caller gave up")
                 raise
+            if clock.fault is not None:
+                self._cancel(request, "a question could not be answered")
+                raise self._located(clock.fault, request.step) from clock.fault.__cause__
             self._cancel(request, "timed out")
             late = RequestTimeout(clock.verdict()).at(hint=_LONGER.get(request.method, _LONGER_READ))
             raise self._located(late, request.step, since=clock.begun) from None
@@ -186,15 +191,15 @@ class Conversation:
 
     # What the server says
 
-    def receive(self, message: Incoming) -> None:
-        """A notification, or a request of the server."""
+    def receive(self, message: Incoming, of: Id | None = None) -> None:
+        """A notification, or a request of the server, where it is known because of which request of ours."""
         if self._taps:
             self._tap("client", message.encoded())
         method = message.method
         if method is None:
             return  # an answer to nothing we asked
         if message.id is not None:
-            self._question(message.id, method, message.params)
+            self._question(message.id, method, message.params, of)
         elif method == "notifications/progress":
             self._progress(message.params)
         elif method == "notifications/cancelled":
@@ -250,7 +255,7 @@ class Conversation:
 
     # Questions of the server: handshake revisions ask over the connection
 
-    def _question(self, id: Id, method: str, params: Any) -> None:
+    def _question(self, id: Id, method: str, params: Any, of: Id | None) -> None:
         if self.why_lost is not None:
             return  # the answer would go nowhere
         if self.speaker is not None and self.speaker.stateless:
@@ -263,7 +268,7 @@ class Conversation:
         elif len(self._answers) >= self._questions:
             self._later(None, self._reply(jsonrpc.refusal(id, Busy("Too many questions are open"))))
         else:
-            self._later(id, self._answer(id, method, params))
+            self._later(id, self._answer(id, method, params, of))
 
     def _later(self, id: Id | None, work: Coroutine[Any, Any, None]) -> None:
         key: Any = id if id is not None and id not in self._answers else object()
@@ -286,7 +291,7 @@ class Conversation:
             if self._waiting is not None:
                 self._waiting.resume()
 
-    async def _answer(self, id: Id, method: str, params: Any) -> None:
+    async def _answer(self, id: Id, method: str, params: Any, of: Id | None) -> None:
         self.hold()
         try:
             answer = await self._answering.answer(method, params)
@@ -294,7 +299,7 @@ class Conversation:
         except ProtocolError as exc:
             reply = jsonrpc.refusal(id, exc)
         except AnswerError as exc:
-            log.error("%s asked %s: %s", self.name, clip(method), exc)
+            self._blame(of, method, exc)
             reply = jsonrpc.refusal(id, InternalError("The client could not answer"))
         except Exception as exc:
             log.error("%s asked %s: the handler failed", self.name, clip(method), exc_info=exc)
@@ -302,6 +307,14 @@ class Conversation:
         finally:
             self.go_on()
         await self._reply(reply)
+
+    def _blame(self, of: Id | None, method: str, exc: AnswerError) -> None:
+        """Tell whoever made the request because of which it was asked; where that cannot be known, the log."""
+        clock = self._clocks.of(of)
+        if clock is not None:
+            clock.fail(exc)
+        else:
+            log.error("%s asked %s: %s", self.name, clip(method), exc, exc_info=exc.__cause__)
 
     async def _reply(self, data: bytes) -> None:
         try:

@@ -13,6 +13,7 @@ from dovetail.client.options import nearest
 from dovetail.errors import ResultError, clip
 from dovetail.protocol.channel import Headers
 from dovetail.protocol.headers import HeaderPath, header_paths, param_headers
+from dovetail.wire.incoming import copied
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, Tool
 
@@ -63,11 +64,26 @@ class Known:
                 log.warning("%s: results of %s are not checked: %s", server, clip(self.tool.name), exc)
         return self._checker
 
-    @property
-    def wraps(self) -> bool:
-        """Whether its schema says that the value stands under `result`."""
-        schema = self.tool.output_schema or {}
-        return schema.get("x-fastmcp-wrap-result") is True
+    def wraps(self, *, stateless: bool) -> bool | None:
+        """Whether the value of a result stands under `result`; None if its schema leaves that open.
+
+        Only handshake revisions need that, for what is no object; their servers say it by a schema with nothing else.
+        """
+        schema = self.tool.output_schema
+        if schema is None or schema.get("x-fastmcp-wrap-result") is True:
+            return None if schema is None and stateless else True
+        if not _holds_one(schema):
+            return False
+        return None if stateless else True
+
+
+def _holds_one(schema: dict[str, Any]) -> bool:
+    """Whether `result` is all an object of this schema holds, and no object itself."""
+    properties: Any = schema.get("properties")
+    if type(properties) is not dict or properties.keys() != {"result"}:
+        return False
+    inner: Any = properties["result"]
+    return type(inner) is not dict or inner.get("type") != "object"
 
 
 class Tools:
@@ -75,6 +91,7 @@ class Tools:
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self._outdated: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Known | None:
         """The tool of this name, if it was listed."""
@@ -97,13 +114,27 @@ class Tools:
                     continue
             known = self._known.get(tool.name)
             if known is None or known.tool != tool or known.headers != paths:
-                self._known[tool.name] = Known(tool, paths)
+                self._known[tool.name] = Known(copied(tool), paths)  # theirs may be changed
             good.append(tool)
         return good
+
+    def outdated(self, name: str) -> bool:
+        """Whether something was known of this tool, and may not be true any more."""
+        return name in self._outdated
+
+    def outdate(self) -> None:
+        """What is known may not be true any more."""
+        self._outdated = self._outdated.union(self._known)
+        self._known.clear()
+
+    def up_to_date(self) -> None:
+        """All tools have been listed."""
+        self._outdated = frozenset()
 
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+        self._outdated = frozenset()
 
 
 _LISTS = {"tools/call": "tools/list", "prompts/get": "prompts/list", "resources/read": "resources/list"}

@@ -189,6 +189,11 @@ class Listening:
             self._heard += 1
             self._note(Change(KINDS[method], notice.uri))
 
+    def missed(self) -> None:
+        """There was a gap in what was heard."""
+        if self.honoured is not None:
+            self._missed()
+
     def _agreed(self, agreed: SubscriptionFilter) -> None:
         again = self.honoured is not None
         self.honoured = agreed
@@ -208,7 +213,8 @@ class Listening:
 
     def _note(self, change: Change) -> None:
         """Those not yet taken are told once each, and the oldest give way."""
-        self._changes.setdefault((change.kind, change.uri), change)
+        if not change.missed or (change.kind, change.uri) not in self._changes:
+            self._changes[change.kind, change.uri] = change  # what was heard says more than what may be
         if len(self._changes) > self._limits.waiting:
             del self._changes[next(iter(self._changes))]
         self._news.set()
@@ -244,7 +250,8 @@ class Listening:
         uris = agreed.resource_subscriptions or []
         if self._wanted.resource_subscriptions and not uris:
             raise NotOffered("the server does not offer to tell when a resource changes").at(server=conversation.name)
-        await conversation.channel.hearing()
+        if not await conversation.channel.hearing():
+            raise NotOffered("the server has no stream on which it could tell of changes").at(server=conversation.name)
         asked: list[str] = []
         try:
             for uri in uris:

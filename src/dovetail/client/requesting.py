@@ -5,18 +5,29 @@ Sits between the surface, which knows the methods, and the keeper, which knows t
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from dovetail.client.answering import Answering
 from dovetail.client.caching import Cache
-from dovetail.client.clock import Progress
+from dovetail.client.clock import NEVER, Progress
 from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Names, Tools
 from dovetail.client.paging import whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
-from dovetail.errors import AnswerError, HeaderMismatch, MCPError, MethodNotFound, NotFound, PeerError, ResultError
+from dovetail.client.visiting import URL_REQUIRED, Visiting
+from dovetail.errors import (
+    AnswerError,
+    HeaderMismatch,
+    MCPError,
+    MethodNotFound,
+    NotFound,
+    PeerError,
+    RequestTimeout,
+    ResultError,
+)
 from dovetail.protocol.around import Call, Middleware, around
 from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.exchange import Caller, Exchange
@@ -25,6 +36,8 @@ from dovetail.wire.incoming import body, plain
 from dovetail.wire.methods import METHODS, Method
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
+
+log = logging.getLogger("dovetail")
 
 CALL = METHODS["tools/call"]
 
@@ -78,6 +91,7 @@ class Requesting:
         self.tools = Tools()
         self.counted = False  # whether requests of this side's own are to be told from those made for others
         self.own = 0  # of them, at work
+        self.visiting = Visiting(name, answering, limits, timeouts.read)
         self._names = Names()
 
     def surround(self, middleware: Sequence[Middleware], caller: Callable[[], Caller]) -> None:
@@ -102,8 +116,15 @@ class Requesting:
         if self._cache is not None:
             self._cache.heard(method)
 
+    def renew(self) -> None:
+        """The connection is a new one: what was known of the server may no longer be true, and is asked for again."""
+        self.tools.outdate()
+        self._names.clear()
+        if self._cache is not None:
+            self._cache.clear()
+
     def forget(self) -> None:
-        """What was known of the server may no longer be true."""
+        """What was known of the server is of no use any more."""
         self.tools.clear()
         self._names.clear()
         if self._cache is not None:
@@ -115,8 +136,8 @@ class Requesting:
         """The result of one request, or a Pending if the server asks instead."""
         if self.counted:
             with self._counting():
-                return await self._once(row, params, options, rounds)
-        return await self._once(row, params, options, rounds)
+                return await self._round(row, params, options, rounds)
+        return await self._round(row, params, options, rounds)
 
     @contextlib.contextmanager
     def _counting(self) -> Generator[None]:
@@ -132,25 +153,35 @@ class Requesting:
         """Whether something came on the stream of a request of this side's own."""
         return _own.get() is self
 
-    async def _once(self, row: Method, params: dict[str, Any], options: Options, rounds: int) -> Any:
+    def _round(self, row: Method, params: dict[str, Any], options: Options, rounds: int) -> Awaitable[Any]:
         if row is CALL:
-            return await self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
+            if self._chain is None:
+                return self._call(params, options, rounds)
+            return self._around(row.name, params, options, lambda told, how: self._call(told, how, rounds))
 
         async def send(params: dict[str, Any], options: Options) -> Any:
+            sending = self._sending(row, options, safe=True)
             try:
-                raw = await self._keeper.request(row.name, params, self._sending(row, options, safe=True))
+                raw = await self._keeper.request(row.name, params, sending)
             except NotFound as exc:
                 raise self.advised(exc, row.name, params) from None
+            except PeerError as exc:
+                if not self._wants_a_visit(exc):
+                    raise
+                raw = await self.visiting.through(
+                    exc, row.name, lambda: self._keeper.request(row.name, params, sending)
+                )
             return self._decoded(raw, row, params, rounds)
 
-        return await self._around(row.name, params, options, send)
+        return self._around(row.name, params, options, send)
 
     async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
         """The result of a request, whatever is asked on the way."""
-        result = await self.once(row, params, options)
+        step = self.once if self.counted else self._round
+        result = await step(row, params, options, 0)
         while isinstance(result, Pending):
             answers = await self._answers(result)
-            result = await self.once(row, result.answered(answers), options, result.rounds)
+            result = await step(row, result.answered(answers), options, result.rounds)
         return result
 
     async def cached(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
@@ -207,13 +238,14 @@ class Requesting:
                 await asyncio.sleep(self._limits.reconnect_after)  # the server only wants to be asked again later
             return await self._answering.answer_all(pending.questions)
         except AnswerError as exc:
-            raise self.located(exc, pending.method, pending.params) from None
+            raise self.located(exc, pending.method, pending.params) from exc.__cause__
 
     async def forwarded(self, row: Method, params: dict[str, Any], options: Options) -> Any:
         """The result of somebody else's request, still raw: nothing is answered, kept or checked here."""
 
         async def send(params: dict[str, Any], options: Options) -> Any:
-            known = self.tools.get(params["name"]) if row is CALL and type(params.get("name")) is str else None
+            called = row is CALL and type(params.get("name")) is str
+            known = await self._known(params["name"], options) if called else None
             safe = row is not CALL or (known is not None and known.safe)
             sending = self._sending(row, options, safe=safe)
             try:
@@ -229,26 +261,51 @@ class Requesting:
     # Calls
 
     async def _call(self, params: dict[str, Any], options: Options, rounds: int) -> CallToolResult | Pending:
-        known = self.tools.get(params["name"])
+        name = params["name"]
+        known = await self._known(name, options)
         sending = self._sending(CALL, options, safe=known is not None and known.safe)
         try:
             raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
         except NotFound as exc:
             raise self.advised(exc, CALL.name, params) from None
         except PeerError as exc:
-            if exc.code != HeaderMismatch.code or not self.mirrors:
+            if self._wants_a_visit(exc):
+                raw = await self.visiting.through(
+                    exc, CALL.name, lambda: self._keeper.request(CALL.name, params, sending)
+                )
+            elif exc.code != HeaderMismatch.code or not self.mirrors:
                 raise
-            # Refused unread, so it may be sent again with the headers of today's definition.
-            # spec: streamable-http#client-behavior
-            known = await self._learn_again(params["name"])
-            raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
+            else:
+                # Refused unread, so it may be sent again with the headers of today's definition.
+                # spec: streamable-http#client-behavior
+                known = await self._learn_again(name)
+                raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
         result = self._decoded(raw, CALL, params, rounds)
+        if self.tools.outdated(name):  # it was another connection by which the answer came
+            known = await self._known(name, options)
         if known is not None and self._check_results and isinstance(result, CallToolResult):
             try:
                 known.check(result, self._name)
             except ResultError as exc:
                 raise self.located(exc, CALL.name, params) from None
         return result
+
+    def _wants_a_visit(self, exc: PeerError) -> bool:
+        return exc.code == URL_REQUIRED and not self.stateless
+
+    async def _known(self, name: str, options: Options) -> Known | None:
+        """What is known of a tool; what was known before the connection was lost is asked for again."""
+        if self.tools.outdated(name):
+            limit = self._sending(CALL, options, safe=True).idle
+            try:
+                async with asyncio.timeout(min(limit, NEVER)):
+                    await self.list_tools()
+            except TimeoutError:
+                raise RequestTimeout(f"no answer within {limit:g} s").at(server=self._name, step="tools/list") from None
+            except (PeerError, ResultError) as exc:
+                log.warning("%s: its tools could not be listed again: %s", self._name, exc)
+                self.tools.clear()
+        return self.tools.get(name)
 
     async def _learn_again(self, name: str) -> Known | None:
         if self._cache is not None:
@@ -272,7 +329,9 @@ class Requesting:
 
     async def list_tools(self) -> list[Tool]:
         """All tools that may be used."""
-        return self.tools.usable(await self.whole("tools/list", "tools", Tool), self._name, mirrors=self.mirrors)
+        tools = self.tools.usable(await self.whole("tools/list", "tools", Tool), self._name, mirrors=self.mirrors)
+        self.tools.up_to_date()
+        return tools
 
     async def whole(self, method: str, field: str, item: type[Any]) -> list[Any]:
         """All items of a list."""

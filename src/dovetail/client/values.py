@@ -1,5 +1,6 @@
 """From a result to the value a caller wants: structured content if there is any, else text, else the blocks."""
 
+import contextlib
 from base64 import b64decode
 from typing import Any
 
@@ -14,19 +15,20 @@ from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult
 
 
-def value_of(result: CallToolResult, *, wraps: bool) -> Any:
+def value_of(result: CallToolResult, *, wraps: bool | None) -> Any:
     """The value; ToolError if the tool failed.
 
-    An object that holds only `result` stands for what it holds if that is the custom (`wraps`), or if the text says so.
+    An object that holds only `result` stands for what it holds if that is the custom (`wraps`), or, where nobody knows
+    (None), if the text says so.
     """
     if result.is_error:
         raise tool_error(result)
     structured = result.structured_content
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if structured is not UNSET and structured is not None:
-        return (
-            structured["result"] if _boxed(structured) and (wraps or _told(texts, structured["result"])) else structured
-        )
+        if wraps is False or not _boxed(structured) or not (wraps or _told(texts, structured["result"])):
+            return structured
+        return structured["result"]
     if structured is None:
         return None
     if len(texts) != len(result.content):
@@ -54,9 +56,15 @@ def _says(text: str, value: Any) -> bool:
         return False
 
 
-def value_as(result: CallToolResult, kind: Any, *, wraps: bool) -> Any:
-    """The value as a given type; ResultError if it does not fit. Text is read as JSON where the type needs that."""
+def value_as(result: CallToolResult, kind: Any, *, wraps: bool | None) -> Any:
+    """The value as a given type; ResultError if it does not fit. Text is read as JSON where the type needs that.
+
+    A type that has room for a `result` is first tried with the whole object.
+    """
     value = value_of(result, wraps=wraps)
+    if value is not result.structured_content and _boxed(result.structured_content) and _has_room(kind):
+        with contextlib.suppress(msgspec.ValidationError, ValueError, TypeError):
+            return _into(result.structured_content, kind)
     try:
         return _into(value, kind)
     except (msgspec.ValidationError, ValueError, TypeError) as exc:
@@ -66,6 +74,13 @@ def value_as(result: CallToolResult, kind: Any, *, wraps: bool) -> Any:
             except (msgspec.ValidationError, ValueError, TypeError, ResultError):
                 pass
         raise ResultError(f"the result is no {getattr(kind, '__name__', kind)}: {clip(str(exc), 300)}") from None
+
+
+def _has_room(kind: Any) -> bool:
+    if kind in (Any, object):
+        return False
+    named = {name for one in getattr(kind, "__mro__", ()) for name in getattr(one, "__annotations__", ())}
+    return not named or "result" in named
 
 
 def _into(value: Any, kind: Any) -> Any:

@@ -361,9 +361,14 @@ class Gateway:
         if exchange.method == "tools/list" and self._mode == "search":
             items = {tool.name: Listed(tool) for tool in TOOLS}
             return self.server.page_of(exchange, items, "tools", ListToolsResult)
+        if exchange.method in ("prompts/get", "completion/complete"):
+            ref = exchange.params.get("ref")
+            await self._learned(str((ref if type(ref) is dict else exchange.params).get("name")))
         if exchange.method != "tools/call":
             return await proceed(exchange)
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments") or {}
+        if type(arguments) is not dict:
+            raise InvalidParams("Invalid params: arguments must be an object")
         if self._mode == "search" and name in (SEARCH, DESCRIBE):
             return looked_up((await self._host.catalog()), name, arguments)
         before = exchange.params
@@ -378,5 +383,7 @@ class Gateway:
 
     async def _learned(self, name: str) -> None:
         """A name that was cut can only be told back once the servers have listed what they have."""
-        if name.count("__") == 2 and self._host.known("tool").find(name) is None:
-            await self._host.tools()
+        if name.count("__") == 2:
+            known = self._host.known()
+            if known.find(name) is None and known.find_prompt(name) is None:
+                await self._host.catalog()

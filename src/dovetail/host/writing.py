@@ -132,7 +132,7 @@ def added(host: str, old: str, name: str, entry: Mapping[str, Any], *, replace: 
             new = _in_yaml(old, section, name, entry, taken=bool(known) and name in (known or {}))
         case _:
             new = _in_json(old, section, name, entry)
-    if parse(new, suffix) != before | {section: (known or {}) | {name: dict(entry)}}:
+    if old.strip() and parse(new, suffix) != before | {section: (known or {}) | {name: dict(entry)}}:
         raise ValueError("the file is written in a way that cannot be changed without losing something")
     return new
 

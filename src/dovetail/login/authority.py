@@ -49,6 +49,7 @@ class AuthorizationServer:
     resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
     scopes: what can be asked for; anything unless you say otherwise.
     clients: those you know; others bring their document or register themselves, unless `registration` is False.
+    registrations: how many one address may make in an hour; behind a proxy that hides addresses, all together.
     store: a path for a SQLite file; in memory unless you say otherwise.
     secret: seals what is stored, at least 16 bytes; needed with a file.
     askers: resource servers that may ask about tokens, with their secrets.

@@ -43,14 +43,29 @@ class SqliteStore:
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Remember a value."""
         with self._lock:
-            self._writes += 1
-            if self._writes % _PURGE == 1:
-                self._base.execute("DELETE FROM kept WHERE until <= ?", (now,))
-                count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
-                if count >= _MOST:
-                    self._writes -= 1
-                    raise Full(kind)
+            self._make_room(kind, now)
             self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
+
+    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+        """Remember a value if there is none; None, or what was there. Of several processes one succeeds."""
+        statement = (
+            "INSERT INTO kept VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?3, until = ?4 "
+            "WHERE until <= ?5 RETURNING value"
+        )
+        with self._lock:
+            self._make_room(kind, now)
+            written = self._base.execute(statement, (kind, key, value, until, now)).fetchone()
+        return None if written is not None else self.get(kind, key, now)
+
+    def _make_room(self, kind: str, now: float) -> None:
+        """Forget what is over, now and then; Full if that leaves no room."""
+        self._writes += 1
+        if self._writes % _PURGE == 1:
+            self._base.execute("DELETE FROM kept WHERE until <= ?", (now,))
+            count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
+            if count >= _MOST:
+                self._writes -= 1
+                raise Full(kind)
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that; of several processes one gets it."""

@@ -48,8 +48,8 @@ def step(method: str, params: Any) -> str:
 class Inbox(Protocol):
     """Where a channel puts what nobody asked for."""
 
-    def receive(self, message: Incoming) -> None:
-        """A notification, or a request of the server."""
+    def receive(self, message: Incoming, of: Id | None = None) -> None:
+        """A notification, or a request of the server; `of` is the request whose reply brought it, where one did."""
         ...
 
     def alive(self, id: Id) -> None:
@@ -58,6 +58,10 @@ class Inbox(Protocol):
 
     def junk(self, text: str) -> None:
         """Something came that is no message."""
+        ...
+
+    def missed(self) -> None:
+        """What the server said unasked may not all have come."""
         ...
 
     def hold(self) -> None:
@@ -117,8 +121,11 @@ class Channel(Protocol):
         """The handshake is over: from now on this revision is spoken."""
         ...
 
-    async def hearing(self) -> None:
-        """Wait until what the server says unasked would be heard; not for long, since some never confirm it."""
+    async def hearing(self) -> bool:
+        """Wait until what the server says unasked would be heard, not for long, since some never confirm it.
+
+        False if it never will be.
+        """
         ...
 
     async def close(self) -> None:

@@ -20,11 +20,15 @@ from dovetail.wire.revisions import (
     R_2025_03_26,
     R_2025_06_18,
     R_2025_11_25,
+    REVISIONS,
     older,
     stateless,
 )
 from dovetail.wire.shape import UNSET, Result, replace
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
+
+# Those that have every kind of content.
+_SAYS_ALL: Final = frozenset(one for one in REVISIONS if not older(one, R_2025_11_25))
 
 # Draft dialect: errors have codes of their own.
 _DRAFT_CODES: Final[dict[type[ProtocolError], int]] = {
@@ -169,7 +173,7 @@ def _call_tool(revision: str, value: CallToolResult) -> Result:
     structured = value.structured_content
     if structured is not UNSET and type(structured) is not dict:
         value = replace(value, structured_content={"result": structured})
-    if not older(revision, R_2025_11_25):
+    if revision in _SAYS_ALL:
         return value
     value = replace(value, content=[_block(revision, block) for block in value.content])
     return replace(value, structured_content=UNSET) if older(revision, R_2025_06_18) else value

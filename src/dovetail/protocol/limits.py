@@ -79,7 +79,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     call: float = 60.0  # for the result of a tool, since its last progress
     read: float = 30.0  # for the answer to anything else
     total: float = 600.0  # of one request, however much progress it makes
-    close: float = 2.0  # to tell a server on the web that its session ends
+    close: float = 2.0  # to leave a server on the web or a socket in an orderly way; a process has its own times
 
     def __post_init__(self) -> None:
         _positive(self)

@@ -31,6 +31,7 @@ COMPLETE: Final = "complete"
 
 _HEAD: Final = b'{"jsonrpc":"2.0","id":'
 _LARGE: Final = 64 * 1024
+_BRIEF: Final = 1024  # bytes of what a caller says of itself that are worth remembering
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"
@@ -55,6 +56,8 @@ class Modern:
         self._all = tuple(reversed([one for one in revisions if one != DRAFT]))
         self._server_info = implementation
         self._result_limit = result_limit
+        self._declared: Any = None  # the last caller's account of itself, and what was read from it
+        self._asking: Implementation | None = None
         meta = {SERVER_INFO: implementation}
         self._meta = raw(encode(meta))  # as it stands in nearly every result
         self._stamp = b',"result":' + encode({"resultType": COMPLETE, "_meta": meta})[:-1]
@@ -74,10 +77,20 @@ class Modern:
             _mirror(METHOD_HEADER, headers, method)
             if row is not None and row.header is not None:
                 _mirror(NAME_HEADER, headers, params.get(row.header))
-        caller = Caller(revision, True, _capabilities(meta), _level(meta), principal, _client(meta))
+        level = _level(meta) if LOG_LEVEL in meta else None
+        caller = Caller(revision, True, _capabilities(meta), level, principal, self._client(meta.get(CLIENT_INFO)))
         if row is None:
             raise MethodNotFound(method)
         return Exchange(message["id"], method, params, meta, caller, headers)
+
+    def _client(self, declared: Any) -> Implementation | None:
+        """Who is asking; most often whoever asked last, which is quicker to see than to read again."""
+        if declared == self._declared:
+            return self._asking
+        asking = None if declared is None else convert(declared, Implementation, what=CLIENT_INFO)
+        if len(encode(declared)) <= _BRIEF:
+            self._declared, self._asking = declared, asking
+        return asking
 
     def seal(self, exchange: Exchange, result: Result | bytes) -> bytes:
         """The response. Every result says what it is and who made it. spec: basic#resulttype"""
@@ -143,13 +156,8 @@ def _capabilities(meta: dict[str, Any]) -> ClientCapabilities:
     return convert(declared, ClientCapabilities, what=CLIENT_CAPABILITIES)
 
 
-def _client(meta: dict[str, Any]) -> Implementation | None:
-    declared = meta.get(CLIENT_INFO)
-    return None if declared is None else convert(declared, Implementation, what=CLIENT_INFO)
-
-
 def _level(meta: dict[str, Any]) -> int | None:
-    level = meta.get(LOG_LEVEL)
+    level = meta[LOG_LEVEL]
     if level is None:
         return None
     if level not in LEVELS:

@@ -68,7 +68,9 @@ class _Looks:
         members, further = self.members(schema), self.look(schema.get("additionalProperties"))
         names = frozenset[str](schema.get("properties", ()))
         if schema.get("additionalProperties") is False:
-            inside = _members(members) if members else _pass
+            if not members:
+                return lambda value: type(value) is not dict or cast("Any", value).keys() <= names
+            inside = _members(members)
             return lambda value: type(value) is not dict or (cast("Any", value).keys() <= names and inside(value))
         if further is None:
             return _members(members) if members else None
@@ -92,10 +94,15 @@ class _Looks:
 
 def _members(looks: Mapping[str, Look]) -> Look:
     pairs = tuple(looks.items())
-    return lambda value: (
-        type(value) is not dict
-        or all(look(value[name]) for name, look in pairs if name in cast("dict[str, Any]", value))
-    )
+
+    def look(value: Any) -> bool:
+        if type(value) is dict:
+            for name, inner in pairs:
+                if name in value and not inner(cast("dict[str, Any]", value)[name]):
+                    return False
+        return True
+
+    return look
 
 
 def _scalars(schemas: list[Schema]) -> int:

@@ -288,9 +288,10 @@ def reachable(kinds: Sequence[Any]) -> Iterator[Any]:
             continue
         met.add(id(kind))
         yield kind
-        if isinstance(kind, type) and not is_model(kind):
+        home = typing.get_origin(kind) or kind
+        if isinstance(home, type) and not is_model(home):
             with contextlib.suppress(Exception):  # what cannot be read here is told when the schema is made
-                todo += typing.get_type_hints(kind, include_extras=True).values()
+                todo += typing.get_type_hints(home, include_extras=True).values()
         todo += typing.get_args(kind) if typing.get_origin(kind) is not typing.Literal else ()
 
 

@@ -319,7 +319,8 @@ class Server(Offers):
         if origin is not None:
             _take_share(self._calls, origin, self.limits.calls_per_principal)
         loop = asyncio.get_running_loop()
-        exchange.task = exchange.task or asyncio.current_task(loop)
+        if exchange.task is None:
+            exchange.task = asyncio.current_task(loop)
         exchange.deadline = loop.time() + self.limits.run_time
         if loop is not self._swept:
             self._watch(loop)

@@ -68,10 +68,12 @@ class LineCaller(Talking, asyncio.Protocol):
     # What talking calls
 
     def write(self, data: bytes) -> None:
-        """Queue one message; all of one turn of the loop go out together."""
-        if not self._out:
-            self._loop.call_soon(self._flush)
+        """Send one message at once if nothing else is under way; otherwise all of one turn of the loop together."""
         self._out.append(data)
+        if len(self._waiting) <= 1:
+            self._flush()
+        elif len(self._out) == 1:
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if not self._out:
@@ -90,8 +92,12 @@ class LineCaller(Talking, asyncio.Protocol):
 class SocketCaller(LineCaller):
     """A server on a Unix socket or a TCP address."""
 
-    def __init__(self, limit: int, *, path: str | None = None, host: str = "", port: int = 0) -> None:
+    def __init__(
+        self, limit: int, *, path: str | None = None, host: str = "", port: int = 0, leaving: float = 5.0
+    ) -> None:
         super().__init__(limit)
+        self._leaving = leaving
+        self._closed: asyncio.Future[None] = self._loop.create_future()
         self._path = path
         self._host = host
         self._port = port
@@ -111,11 +117,22 @@ class SocketCaller(LineCaller):
             ) from None
 
     async def disconnect(self) -> None:
-        """Close the socket."""
+        """Close the socket, when what was said last has left; not waiting long for a server that does not read."""
         if self._out:
             self._flush()
         if self._writer is not None:
             self._writer.close()
+            try:
+                await asyncio.wait([self._closed], timeout=self._leaving)
+            finally:
+                if not self._closed.done():
+                    self._writer.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        super().connection_lost(exc)
+        if not self._closed.done():
+            self._closed.set_result(None)
 
 
 class CommandCaller(LineCaller):

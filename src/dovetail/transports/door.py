@@ -59,6 +59,11 @@ class Door:
         self._headers = [(name.lower().encode("latin-1"), value.encode()) for name, value in (headers or {}).items()]
         self._fetcher = fetcher(ca_file, cert, verify, proxy, connect_time, limits=FetchLimits(body=answer))
 
+    @property
+    def address(self) -> str:
+        """Where it is, as a user knows it."""
+        return _address(self.url)
+
     async def send(self, method: str, headers: Headers, body: bytes = b"") -> Reply:
         """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
         authorizer, own = self._authorizer, ()

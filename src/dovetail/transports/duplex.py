@@ -196,7 +196,8 @@ class Duplex:
         del self._running[exchange.id]
         if answer is not None and not self._closed:
             reply(answer)
-        self._settled(reply)
+        if reply is not self._write:
+            self._settled(reply)
 
     def _seal(self, exchange: Exchange, result: Any) -> bytes:
         if exchange.caller.stateless:

@@ -36,8 +36,9 @@ _CONTENT: Final = (b"content-type", JSON)
 _SESSION_GONE: Final = re.compile(
     r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
 )
-
-
+# What says "not now" rather than "there is no such stream".
+_LATER: Final = frozenset({408, 425, 429})
+_STEPS: Final = 20  # of doubling a pause, after which it is the longest
 _PATH: Final = "is the path right? MCP servers are often at /mcp"
 
 
@@ -58,9 +59,9 @@ class Post:
         self._ended: TransportError | None = None
         self._patience = timeouts.probe
         self._leaving = timeouts.close
-        self._hearing = (
-            asyncio.Event()
-        )  # set when the stream for what the server says unasked is open, or never will be
+        self._hearing = asyncio.Event()  # the stream for what the server says unasked is open, or never will be
+        self._deaf = False  # it never will be
+        self._unasked = 0  # messages that came on it
 
     async def open(self, inbox: Inbox) -> None:
         """Nothing to reach yet: the first request does that."""
@@ -145,7 +146,9 @@ class Post:
             elif self._inbox is not None:
                 if request is not None:
                     self._inbox.alive(request.id)
-                self._inbox.receive(message)
+                else:
+                    self._unasked += 1
+                self._inbox.receive(message, None if request is None else request.id)
         return found
 
     # Event streams
@@ -211,40 +214,71 @@ class Post:
     def _pause(self, asked: int | None, fruitless: int) -> float:
         """How long to wait before a stream is opened again: never less than our own minimum."""
         limits = self._limits
-        wait = max(limits.reconnect_after * 2**fruitless, (asked or 0) / 1000)
+        wait = max(limits.reconnect_after * 2 ** min(fruitless, _STEPS), (asked or 0) / 1000)
         return min(wait, limits.reconnect_most) * random.uniform(1.0, 1.2)
 
     async def _hear(self) -> None:
-        """What a handshake server says unasked. spec: handshake/transports#listening-for-messages-from-the-server"""
+        """What a handshake server says unasked, for as long as the session lasts.
+
+        spec: handshake/transports#listening-for-messages-from-the-server
+        """
         parser = Parser(self._limits.answer)
         loop = asyncio.get_running_loop()
         fruitless = 0
-        away = False
-        while fruitless <= self._limits.reconnects:
-            last, since = parser.last_event_id, loop.time()
+        opened = False
+        while self._ended is None:
+            last, heard, since = parser.last_event_id, self._unasked, loop.time()
+            why: MCPError = Disconnected("the server ended it")
             try:
-                reply = await self._resume(last)
-                self._hearing.set()
-                try:
-                    away = False
-                    await self._until_answer(reply, parser, None)
-                finally:
-                    reply.close()
+                await self._hear_out(parser, opened)
+                opened = True
             except MCPError as exc:
-                self._hearing.set()
-                away = isinstance(exc, CannotConnect)
-                if exc.status == 404 and self._session is not None:
-                    self._lose("the server no longer knows the session")
+                why = exc
+                if self._is_final(exc, opened):
                     return
-                if exc.status is not None and exc.status < 500:
-                    return  # it offers no such stream
+            finally:
+                self._hearing.set()
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
             lasted = loop.time() - since >= self._limits.reconnect_most
-            fruitless = 0 if lasted or parser.last_event_id != last else fruitless + 1
+            told = parser.last_event_id != last or self._unasked != heard
+            fruitless = 0 if lasted or told else fruitless + 1
+            if fruitless == self._limits.reconnects + 1 and self._is_given_up(why):
+                return
             await asyncio.sleep(self._pause(parser.retry, fruitless))
             parser = _continued(parser)
-        if away:
+
+    async def _hear_out(self, parser: Parser, again: bool) -> None:
+        """One stretch of the stream; without an id to go on from, nobody knows what was said before it."""
+        reply = await self._resume(parser.last_event_id)
+        self._hearing.set()
+        try:
+            if again and parser.last_event_id is None and self._inbox is not None:
+                self._inbox.missed()
+            await self._until_answer(reply, parser, None)
+        finally:
+            reply.close()
+
+    def _is_final(self, exc: MCPError, opened: bool) -> bool:
+        """Whether the stream need not be asked for again."""
+        if exc.status == 404 and self._session is not None and opened:
+            self._lose("the server no longer knows the session")
+            return True
+        self._deaf = not opened and exc.status is not None and exc.status < 500 and exc.status not in _LATER
+        return self._deaf  # it offers no such stream
+
+    def _is_given_up(self, why: MCPError) -> bool:
+        """After many vain attempts: a server that is away is lost, one that is there is asked again, seldom."""
+        if isinstance(why, CannotConnect):
             self._lose("the server cannot be reached any more")
+            return True
+        most = self._limits.reconnect_most
+        log.warning(
+            "%s: the stream of what the server says unasked does not last (%s); it is opened again every %g s",
+            self._door.address,
+            why.args[0],
+            most,
+        )
+        return False
 
     # Everything else
 
@@ -276,11 +310,12 @@ class Post:
         self._own.append((VERSION_HEADER, revision.encode()))
         self._spawn(self._hear())
 
-    async def hearing(self) -> None:
+    async def hearing(self) -> bool:
         """Wait for the stream of what is said unasked; some servers are silent until they have something to say."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
                 await self._hearing.wait()
+        return not self._deaf
 
     async def close(self) -> None:
         """End the session and close every connection."""

@@ -79,7 +79,8 @@ class OldCaller(Talking):
             error = Disconnected("the stream is gone")
             error.sent = False
             raise error
-        waiting = self._waiting[request.id] = self._loop.create_future()
+        waiting: asyncio.Future[Incoming] = self._loop.create_future()
+        self._waiting[request.id] = waiting, request
         try:
             await self._post(request.body)
             return await waiting

@@ -11,7 +11,7 @@ https://docs.python.org/3/library/asyncio-extending.html#task-lifetime-support
 
 import asyncio
 import contextvars
-from asyncio.tasks import _enter_task, _leave_task
+from asyncio.tasks import _enter_task, _leave_task, current_task
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -44,12 +44,13 @@ class Starter:
 class _Standby:
     """A task that waits to be somebody's."""
 
-    __slots__ = ("_context", "_loop", "_parked", "_ready", "_waiting", "_work", "task")
+    __slots__ = ("_context", "_lent", "_loop", "_parked", "_ready", "_waiting", "_work", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._parked: asyncio.Future[None] = loop.create_future()
         self._work: Work | None = None
+        self._lent = False  # a first step is being made in its name
         self._ready = False  # before a task's own first step, cancelling it would not reach what it carries
         self.task = loop.create_task(self._carry())
 
@@ -60,19 +61,24 @@ class _Standby:
 
     def begin(self, work: Work) -> bool:
         """Make the first step of the work, and carry it on if it waits; whether that was possible."""
-        if not self._ready or self._parked.done():
+        if not self._ready or self._lent or self._parked.done():
             return False
-        try:
-            _enter_task(self._loop, self.task)
-        except RuntimeError:
-            return False  # we are within another task
+        loop, task = self._loop, self.task
+        around = current_task(loop)  # whoever hands the message over, where that is not the loop itself
+        if around is not None:
+            _leave_task(loop, around)
+        _enter_task(loop, task)
+        self._lent = True
         context = contextvars.copy_context()
         try:
             self._waiting = context.run(work.send, None)
         except StopIteration:
             return True
         finally:
-            _leave_task(self._loop, self.task)
+            self._lent = False
+            _leave_task(loop, task)
+            if around is not None:
+                _enter_task(loop, around)
         self._work, self._context = work, context
         if not self._parked.done():
             self._parked.set_result(None)

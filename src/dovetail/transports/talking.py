@@ -12,6 +12,9 @@ from dovetail.wire.incoming import Incoming, answered, read
 from dovetail.wire.jsonrpc import Id
 
 _QUOTED = 200
+# A server in memory may answer before anyone has waited: now and then the loop gets its turn all the same, so that
+# whoever asks and asks leaves time to others, and can be cancelled.
+_TURN = 16
 
 
 class Talking:
@@ -21,8 +24,8 @@ class Talking:
 
     def __init__(self) -> None:
         self._inbox: Inbox | None = None
-        self._waiting: dict[Id, asyncio.Future[Incoming]] = {}
-        self._sent: dict[Id, Request] = {}
+        self._waiting: dict[Id, tuple[asyncio.Future[Incoming], Request]] = {}
+        self._at_once = 0  # how many requests were answered before anyone had to wait
         self._ended: TransportError | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -66,14 +69,17 @@ class Talking:
         """Send a request and wait for its response."""
         if self._ended is not None:
             raise _again(self._ended, sent=False)
-        waiting = self._waiting[request.id] = self._loop.create_future()
-        self._sent[request.id] = request
+        waiting: asyncio.Future[Incoming] = self._loop.create_future()
+        self._waiting[request.id] = waiting, request
         try:
             self.write(request.body)
+            if waiting.done():
+                self._at_once += 1
+                if self._at_once % _TURN == 0:
+                    await asyncio.sleep(0)
             return await waiting
         finally:
             self._waiting.pop(request.id, None)
-            self._sent.pop(request.id, None)
 
     def cancel(self, request: Request, reason: str) -> bytes | None:
         """Tell the server that a request is no longer wanted. spec: cancellation#cancellation-flow"""
@@ -93,12 +99,13 @@ class Talking:
     async def settled(self, revision: str) -> None:
         """The connection needs to know nothing of it."""
 
-    async def hearing(self) -> None:
+    async def hearing(self) -> bool:
         """Everything comes on the one connection."""
+        return True
 
     async def close(self) -> None:
         """End the connection; the server need not finish what nobody waits for."""
-        for request in tuple(self._sent.values()):
+        for _, request in tuple(self._waiting.values()):
             self.cancel(request, "the client is leaving")
         self.end(Disconnected("the client was closed"))
         await self.disconnect()
@@ -117,11 +124,11 @@ class Talking:
             return
         for message in messages:
             if message.answers and message.id is not None:
-                waiting = self._waiting.get(message.id)
-                if waiting is None and type(message.id) is str:
+                asked = self._waiting.get(message.id)
+                if asked is None and type(message.id) is str:
                     self._refuse(_own(message, data, messages), f"its id is the text {clip(message.id)!r}")
-                elif waiting is not None and not waiting.done():
-                    waiting.set_result(message)
+                elif asked is not None and not asked[0].done():
+                    asked[0].set_result(message)
             elif message.method is None:
                 self._refuse(_own(message, data, messages), "it holds neither a result nor an error")
             else:
@@ -142,16 +149,16 @@ class Talking:
 
     def _fail(self, ids: list[int], error: ResultError) -> None:
         for id in ids:
-            waiting = self._waiting.get(id)
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(ResultError(*error.args).at(hint=error.hint))
+            asked = self._waiting.get(id)
+            if asked is not None and not asked[0].done():
+                asked[0].set_exception(ResultError(*error.args).at(hint=error.hint))
 
     def end(self, why: TransportError) -> None:
         """The connection is over: whoever waits is told."""
         if self._ended is not None:
             return
         self._ended = why
-        for waiting in self._waiting.values():
+        for waiting, _ in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(_again(why, sent=True))
         if self._inbox is not None:

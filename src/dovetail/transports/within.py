@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import TransportError
 
 App = Callable[[Any, Any, Any], Any]
+
+_OVER: Final = "over"  # not of ASGI: the application has left its lifespan, and nothing more comes of it
 
 
 async def call(
@@ -75,8 +77,9 @@ async def lifespan(app: App) -> AsyncGenerator[None]:
         if answer["type"] == "lifespan.startup.failed":
             raise RuntimeError(f"the application could not start: {answer.get('message', '')}")
         yield
-        await asked.put({"type": "lifespan.shutdown"})
-        await told.get()
+        if answer["type"] != _OVER:
+            await asked.put({"type": "lifespan.shutdown"})
+            await told.get()
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -88,4 +91,4 @@ async def _silently(work: Any, told: asyncio.Queue[dict[str, Any]]) -> None:
     except Exception:  # it knows no lifespan
         pass
     finally:
-        told.put_nowait({"type": "over"})
+        told.put_nowait({"type": _OVER})

@@ -154,6 +154,11 @@ def body(raw: Any, kind: type[T], what: str) -> T:
             raise ResultError(f"{what} is not what the protocol promises: {clip(str(exc), 300)}") from None
 
 
+def copied(value: T) -> T:
+    """An equal value that shares nothing with it: whoever changes the one does not change the other."""
+    return _decoder(type(value)).decode(msgspec.json.encode(value))
+
+
 def plain(raw: Any) -> Any:
     """A raw body as dicts, lists, strings and numbers."""
     if raw is UNSET:

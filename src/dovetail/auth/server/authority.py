@@ -56,6 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     registration: bool = True
     registrations: int = 10  # of one address in an hour
     failures: int = 10  # of one client, or of one user, in a minute
+    fetches: int = 30  # of documents of clients for one address, in a minute
     trusts: Callable[[str], bool] | None = None  # which hosts may describe clients by their documents
     passwords: bool = False  # whether users prove who they are here
     user: str | None = None  # everyone, in development
@@ -79,6 +80,7 @@ class Authority:
         self._possession = Possession()
         self._registrations = Throttle(settings.registrations, 3600.0)
         self._proving = Proving(settings.issuer, self._at("/token"), store, self._client)
+        self._fetches = Throttle(settings.fetches, 60.0)
         self._failures = Throttle(settings.failures, 60.0)  # of one client or user, from one address
         self._attacks = Throttle(settings.failures * 10, 60.0)  # of one user, from anywhere
         https = settings.issuer.startswith("https://")
@@ -185,8 +187,8 @@ class Authority:
         self._store.put("client", client.client_id, pack(client), now + _CLIENT, now)
         return document(clients.told(client, secret, now), 201)
 
-    def _client(self, client_id: str | None, now: float) -> Flow[Client]:
-        """The client of this id; BadClient if there is none."""
+    def _client(self, client_id: str | None, address: str, now: float) -> Flow[Client]:
+        """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
         if client_id is None:
             raise BadClient("client_id is missing", "invalid_request")
         if client_id in self._known:
@@ -199,6 +201,9 @@ class Authority:
         host, trusts = urlsplit(client_id).hostname or "", self._settings.trusts
         if trusts is not None and not trusts(host):
             raise BadClient("clients of this host are not accepted here", "invalid_client")
+        if self._fetches.full(address, now):
+            raise Refused(_slow(self._fetches.wait))
+        self._fetches.count(address, now)
         answer = yield Stranger(client_id)
         client = clients.described(client_id, answer)
         self._store.put("client", client_id, pack(client), now + clients.kept_for(answer.headers), now)
@@ -213,7 +218,7 @@ class Authority:
         if fields is None or any(len(value) > _LONGEST for value in fields.values()):
             return _trouble("This request cannot be read", "A parameter is given twice, or is too long.")
         try:
-            client = yield from self._client(fields.get("client_id"), now)
+            client = yield from self._client(fields.get("client_id"), request.address, now)
         except BadClient as exc:
             return _trouble("This application cannot ask for access", str(exc).capitalize() + ".")
         target = clients.redirect_of(client, fields.get("redirect_uri"))
@@ -318,7 +323,7 @@ class Authority:
             name = fields.get("username", "")
             subject = yield from self._signed_in(name, fields.get("password", ""), request.address, now)
             if subject is None:
-                client = yield from self._client(asked.client_id, now)
+                client = yield from self._client(asked.client_id, request.address, now)
                 return self._page(client, asked, key, "That name and password do not belong together.")
         if subject is None or self._store.take("asked", key, now) is None:
             return _trouble("This request is over", "Start again from the application.")

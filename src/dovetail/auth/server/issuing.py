@@ -16,10 +16,12 @@ from dovetail.auth.server.upstream import Vault
 from dovetail.auth.server.web import mark
 from dovetail.auth.verify import JwtVerifier
 from dovetail.protocol.principal import Principal
+from dovetail.wire.incoming import plain
 
 CODE_TIME: Final = 60.0
 _FAR: Final = 10 * 365 * 86400.0
 _ALGORITHM: Final = "ES256"
+_ABOUT_KEY: Final = "signing key"
 
 
 class Issuing:
@@ -45,18 +47,26 @@ class Issuing:
         if self._key is None:
             from joserfc.jwk import ECKey
 
-            stored = self._store.get("key", "signing", now)
-            opened = None if stored is None else self._vault.open(stored.decode(), "signing key")
-            if opened is None:
-                made = ECKey.generate_key("P-256")
-                jwk = {**made.as_dict(private=True), "kid": made.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
-                self._store.put("key", "signing", self._vault.seal(jwk, "signing key").encode(), now + _FAR, now)
-            else:
-                import msgspec
-
-                jwk = msgspec.json.decode(opened)
-            self._key = ECKey.import_key(jwk)
+            self._key = ECKey.import_key(self._stored_key(now) or self._new_key(now))
         return self._key
+
+    def _stored_key(self, now: float) -> dict[str, Any] | None:
+        stored = self._store.get("key", "signing", now)
+        opened = None if stored is None else self._vault.open(stored.decode(), _ABOUT_KEY)
+        if stored is not None and opened is None:
+            self._store.take("key", "signing", now)  # sealed with another secret: it signs nothing any more
+        return None if opened is None else plain(opened)
+
+    def _new_key(self, now: float) -> dict[str, Any]:
+        """A new key; or that of another process, which was faster."""
+        from joserfc.jwk import ECKey
+
+        made = ECKey.generate_key("P-256")
+        jwk = {**made.as_dict(private=True), "kid": made.thumbprint(), "alg": _ALGORITHM, "use": "sig"}
+        sealed = self._vault.seal(jwk, _ABOUT_KEY).encode()
+        if self._store.add("key", "signing", sealed, now + _FAR, now) is None:
+            return jwk
+        return self._stored_key(now) or self._new_key(now)
 
     def jwks(self, now: float) -> dict[str, Any]:
         """The public keys, for everyone."""

@@ -42,7 +42,7 @@ def refused(error: str, words: str, status: int = 400) -> Refused:
 class Proving:
     """The proofs of the clients of one issuer; `find` gives a client by its id, or BadClient."""
 
-    def __init__(self, issuer: str, endpoint: str, store: Store, find: Callable[[str | None, float], Any]) -> None:
+    def __init__(self, issuer: str, endpoint: str, store: Store, find: Callable[[str | None, str, float], Any]) -> None:
         self._audience = (issuer, endpoint)  # clients differ in which of the two they name
         self._issuer = issuer
         self._store = store
@@ -56,7 +56,7 @@ class Proving:
         if named != client_id or sum((pair is not None, assertion is not None, "client_secret" in fields)) > 1:
             raise refused("invalid_request", "the client proves who it is in two ways")
         try:
-            client: Client = yield from self._find(client_id, now)
+            client: Client = yield from self._find(client_id, request.address, now)
         except BadClient as exc:
             raise refused("invalid_client", str(exc), 401) from None
         if assertion is not None:
@@ -120,9 +120,8 @@ class Proving:
         if until > now + _LONGEST_LIFE:
             raise Rejected("it is good for too long")
         seen = mark(f"{client.client_id} {name}")
-        if self._store.get("assertion", seen, now) is not None:
+        if self._store.add("assertion", seen, b"1", until, now) is not None:
             raise Rejected("it was used before")
-        self._store.put("assertion", seen, b"1", until, now)
 
 
 def basic(request: Request) -> tuple[str, str] | None:

@@ -26,6 +26,10 @@ class Store(Protocol):
         """Remember a value, instead of what was there; Full if there is no room."""
         ...
 
+    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+        """Remember a value if there is none; None, or what was there: of several who try at once, one succeeds."""
+        ...
+
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that: of several who ask at once, one gets it."""
         ...
@@ -51,6 +55,13 @@ class Shelf:
             if len(kept) >= _MOST:
                 raise Full(kind)
         kept[key] = (until, value)
+
+    def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
+        """Remember a value if there is none; None, or what was there."""
+        there = self.get(kind, key, now)
+        if there is None:
+            self.put(kind, key, value, until, now)
+        return there
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that."""

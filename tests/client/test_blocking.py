@@ -1,0 +1,88 @@
+"""One loop for all who do not await: from any thread, interruptible, and never from the loop itself."""
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dovetail.client import blocking
+
+
+async def loop_and_thread() -> tuple[asyncio.AbstractEventLoop, str]:
+    return asyncio.get_running_loop(), threading.current_thread().name
+
+
+def test_all_threads_share_one_loop_in_a_thread_of_its_own() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        found = {threads.submit(blocking.run, loop_and_thread()).result() for _ in range(20)}
+    ((loop, thread),) = found
+    assert loop is blocking.shared_loop()
+    assert thread != threading.current_thread().name
+    assert next(one for one in threading.enumerate() if one.name == thread).daemon
+
+
+async def test_it_works_inside_another_loop() -> None:
+    loop, _ = await asyncio.to_thread(blocking.run, loop_and_thread())
+    assert loop is not asyncio.get_running_loop()
+    assert blocking.run(loop_and_thread())[0] is loop  # it blocks this one, but it ends
+
+
+def test_what_is_raised_there_is_raised_here() -> None:
+    async def failing() -> None:
+        raise LookupError("there")
+
+    with pytest.raises(LookupError, match="there"):
+        blocking.run(failing())
+
+
+def test_the_loop_itself_is_told_instead_of_waiting_for_itself() -> None:
+    async def inner() -> None: ...
+
+    async def outer() -> str:
+        with pytest.raises(RuntimeError, match="where its own work is done") as told:
+            blocking.run(inner())
+        return str(told.value)
+
+    assert "plain functions" in blocking.run(outer())
+
+
+def test_an_interrupted_wait_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def interrupted(_: Future[Any], timeout: float | None = None) -> Any:
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        blocking.run(work())
+    assert cancelled.wait(10)
+
+
+def test_when_the_program_ends_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "_over", True)
+    with pytest.raises(blocking.Ending, match="the program is ending"):
+        blocking.run(loop_and_thread())
+
+
+def test_a_loop_that_was_closed_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = asyncio.new_event_loop()
+    closed.close()
+    monkeypatch.setattr(blocking, "_loop", closed)
+    before = {*threading.enumerate()}
+    loop, _ = blocking.run(loop_and_thread())
+    assert loop is not closed
+    (thread,) = {*threading.enumerate()} - before
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()

@@ -1,0 +1,123 @@
+"""Requests as the client makes them: within which limits, sent how often, and what becomes of their results."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from dovetail import ClientLimits, PeerError, ResultError, Timeouts
+from dovetail.client.answering import Answering
+from dovetail.client.keeping import Sending
+from dovetail.client.requesting import CALL, Options, Requesting
+from dovetail.wire.methods import METHODS
+
+TIMES = Timeouts(call=60, read=30, total=600)
+READ = METHODS["resources/read"]
+FOUND = {"contents": [{"uri": "a", "text": "x"}], "ttlMs": 60_000}
+
+
+class Keeping:
+    """Stands in for the keeper: notes what is sent, and answers what it is told to."""
+
+    current = None
+    opened = 1
+
+    def __init__(self, *answers: Any) -> None:
+        self.sent: list[tuple[str, Any, Sending]] = []
+        self._answers = [*answers]
+
+    async def request(self, method: str, params: Any, sending: Sending, headers: Any = ()) -> Any:
+        self.sent.append((method, params, sending))
+        await asyncio.sleep(0)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return msgspec.json.encode(answer)
+
+
+def requesting(keeping: Keeping, *, cache: bool = True, **limits: Any) -> Requesting:
+    keeper: Any = keeping
+    return Requesting("it", keeper, Answering(), TIMES, ClientLimits(**limits), cache=cache, check_results=True)
+
+
+DONE = {"content": [], "resultType": "complete"}
+
+
+@pytest.mark.parametrize(
+    ("options", "idle", "total", "safe"),
+    [
+        (Options(), 60, 600, False),
+        (Options(timeout=5), 5, 600, False),
+        (Options(timeout=3600), 3600, 3600, False),  # a longer patience is not cut short by the usual total
+        (Options(timeout=5, total=7), 5, 7, False),
+        (Options(retry=True), 60, 600, True),
+    ],
+)
+async def test_how_a_call_is_sent(options: Options, idle: float, total: float, safe: bool) -> None:
+    keeping = Keeping(DONE)
+    await requesting(keeping).through(CALL, {"name": "go", "arguments": {}}, options)
+    ((_, _, sending),) = keeping.sent
+    assert (sending.idle, sending.total, sending.safe) == (idle, total, safe)
+
+
+async def test_what_only_reads_has_another_limit_and_may_be_repeated() -> None:
+    keeping = Keeping(FOUND)
+    one = requesting(keeping)
+    await one.once(READ, {"uri": "a"})
+    await one.once(READ, {"uri": "a"}, Options(retry=False))
+    assert [(sending.idle, sending.safe) for _, _, sending in keeping.sent] == [(30, True), (30, False)]
+
+
+async def test_a_tool_that_was_listed_as_harmless_may_be_repeated() -> None:
+    listed = {"name": "peek", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    keeping = Keeping({"tools": [listed]}, DONE)
+    one = requesting(keeping)
+    await one.list_tools()
+    await one.through(CALL, {"name": "peek", "arguments": {}})
+    assert keeping.sent[-1][2].safe
+
+
+async def test_a_fresh_result_is_not_asked_for_again_nor_by_many_at_once() -> None:
+    keeping = Keeping(FOUND)
+    one = requesting(keeping)
+    await asyncio.gather(*(one.cached(READ, {"uri": "a"}) for _ in range(5)))
+    await one.cached(READ, {"uri": "a"})
+    assert len(keeping.sent) == 1
+    one.heard("notifications/resources/updated")
+    await one.cached(READ, {"uri": "a"})
+    assert len(keeping.sent) == 2
+    one.renew()
+    await one.cached(READ, {"uri": "a"})
+    assert len(keeping.sent) == 3
+
+
+@pytest.mark.parametrize("how", ["off", "options"])
+async def test_who_wants_it_new_gets_it_new(how: str) -> None:
+    keeping = Keeping(FOUND)
+    one = requesting(keeping, cache=how != "off")
+    options = {} if how == "off" else {"options": Options(timeout=5)}
+    for _ in range(2):
+        await one.cached(READ, {"uri": "a"}, **options)
+    assert len(keeping.sent) == 2
+
+
+async def test_a_server_without_such_things_has_none_and_other_refusals_are_told() -> None:
+    assert await requesting(Keeping(PeerError(-32601, "unknown"))).list_tools() == []
+    with pytest.raises(PeerError):
+        await requesting(Keeping(PeerError(-32603, "broken"))).list_tools()
+
+
+async def test_a_result_that_is_none_says_where() -> None:
+    with pytest.raises(ResultError) as caught:
+        await requesting(Keeping({"contents": 5})).once(READ, {"uri": "a"})
+    assert caught.value.server == "it"
+    assert "resources/read" in str(caught.value)
+
+
+async def test_a_server_that_only_wants_to_be_asked_later_is_asked_again_with_its_state() -> None:
+    keeping = Keeping({"resultType": "input_required", "requestState": "s"}, DONE)
+    await requesting(keeping, reconnect_after=0.0).through(CALL, {"name": "go", "arguments": {}})
+    first, second = (params for _, params, _ in keeping.sent)
+    assert "requestState" not in first
+    assert second == first | {"requestState": "s"}
