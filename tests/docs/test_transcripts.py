@@ -1,10 +1,11 @@
 """What the pages show of the command line is what it prints: every transcript of `dovetail` commands is run.
 
-A transcript is a `console` block whose commands are all ours. It is run in a folder with the server of the README and
-two examples. "…" in a line stands for anything from there on, alone on a line for all lines that follow; `# exits with
-N` behind a command says how it ends.
+A transcript is a `console` block whose commands are all ours. It is run in a folder with the server of the README, two
+examples, a policy, and a configuration. "…" in a line stands for anything from there on, alone on a line for all lines
+that follow; `# exits with N` behind a command says how it ends.
 """
 
+import json
 import os
 import re
 import shlex
@@ -25,6 +26,15 @@ FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | 
 LINE = re.compile(r"\$ (?P<command>.*?)(?:  # exits with (?P<code>\d+))?")
 ANY = "…"
 BIN = Path(sys.executable).parent
+POLICY = """
+[[rules]]
+verdict = "deny"
+tool = "*.delete_*"
+reason = "no deletions by agents"
+[[rules]]
+verdict = "allow"
+tool = "github.create_issue"
+"""
 
 
 def transcripts(page: Path) -> Iterator[list[tuple[str, int, list[str]]]]:
@@ -52,6 +62,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "hello.py").write_text(hello, encoding="utf-8")
     for name in ("weather.py", "booking.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path / name)
+    (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
+    entry = {"command": sys.executable, "args": [str(tmp_path / "weather.py")]}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"weather": entry}}), encoding="utf-8")
     return tmp_path
 
 
@@ -93,4 +106,5 @@ def test_every_command_has_a_page_and_every_page_a_command() -> None:
 
 def test_most_pages_show_something_that_runs() -> None:
     silent = {page.stem for page in COMMANDS.glob("*.md")} - {page.stem for page in SHOWN}
-    assert silent == {"dev", "listen", "conformance", "completion"}  # what does not end, and what needs more than this
+    # What does not end, and what needs more than this.
+    assert silent == {"dev", "listen", "conformance", "completion", "gateway", "chat"}

@@ -13,6 +13,7 @@ from dovetail.errors import (
     NotMCP,
     NotOffered,
     PeerError,
+    PolicyError,
     ResultError,
     TransportError,
     Unauthorized,
@@ -35,7 +36,7 @@ MEANINGS: Final = {
     AUTH: "a login is needed, or came to nothing",
     TOOL: "the tool, or the server, answered with an error",
     CONTRACT: "a promise is not kept: by a result, a schema, a recording, the protocol",
-    DENIED: "the server, or the user, said no",
+    DENIED: "the server, the policy, or the user, said no",
     INPUT: "an answer is needed, and there is nobody to ask",
     INTERRUPTED: "interrupted from the keyboard",
 }
@@ -46,7 +47,7 @@ def code_of(exc: MCPError) -> int:
     match exc:
         case NotFound() | NotOffered():
             return USAGE
-        case Forbidden():
+        case Forbidden() | PolicyError():
             return DENIED
         case AuthError() | Unauthorized():
             return AUTH

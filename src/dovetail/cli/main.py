@@ -42,6 +42,13 @@ COMMANDS = {
         "mock": "Serve a recording as if it were the server.",
         "diff": "Compare what two servers, or recordings, offer.",
     },
+    "Many servers": {
+        "host": "Show all configured servers: their state, and what they offer.",
+        "gateway": "Serve all configured servers as one.",
+        "chat": "Talk to a model that uses all configured servers.",
+        "policy": "Ask a policy what it says, and why.",
+        "pins": "See which definitions were agreed to, and what changed since.",
+    },
     "Your shell": {
         "completion": "Print a script that completes commands, targets, tools and arguments.",
     },
