@@ -1,7 +1,7 @@
 """Where an MCP server is on the web: requests to one URL, and what its refusals mean in words a user can act on.
 
-Redirects are followed only within the origin, so that credentials never reach another. One that a POST is given for good
-moves what comes after it, any other only the request that met it.
+Redirects are followed only within the origin, so that credentials never reach another. One that a POST is given for
+good moves what comes after it, any other only the request that met it.
 """
 
 import asyncio
