@@ -164,7 +164,7 @@ def test_however_this_process_ends_nothing_stays(host: Callable[[str], Host], th
 def test_a_fork_of_this_process_neither_ends_its_children_nor_keeps_them_alive(host: Callable[[str], Host]) -> None:
     family = host(
         "    pid = os.fork()\n"
-        "    if pid == 0:\n        children[0].kill_now(); os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    if pid == 0:\n        children[0]._kill(); os.kill(os.getpid(), signal.SIGSTOP)\n"
         "    os.waitpid(pid, os.WUNTRACED)\n    print(pid, flush=True)\n" + WAITS
     )
     assert family.process.stdout is not None

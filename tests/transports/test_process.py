@@ -89,7 +89,7 @@ async def start() -> AsyncIterator[Start]:
 
     yield begin
     for child in children:
-        child.kill_now()
+        child._kill()  # pyright: ignore[reportPrivateUsage]
         await child.stop()
 
 
@@ -488,11 +488,12 @@ async def test_a_cancelled_stop_goes_on(start: Start, impatient: None) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
-async def test_kill_now_needs_no_loop(start: Start) -> None:
+async def test_a_kill_at_once_is_a_kill_of_all(start: Start) -> None:
     child, heard = await start(FAMILY)
     leader, inner = await heard.pids()
-    child.kill_now()
-    child.kill_now()
+    kill = child._kill  # pyright: ignore[reportPrivateUsage]
+    kill()
+    kill()
     await until(lambda: gone(leader, inner))
     assert await child.exited() == -signal.SIGKILL
 

@@ -21,7 +21,6 @@ from dovetail.errors import (
     MCPError,
     MethodNotFound,
     NotFound,
-    NotOffered,
     PeerError,
     ProtocolError,
     RateLimited,
@@ -151,7 +150,7 @@ class Forwarding:
         return task.cancel  # pyright: ignore[reportReturnType]
 
     async def _hear(self, changes: Any) -> None:
-        with contextlib.suppress(NotOffered, MCPError):
+        with contextlib.suppress(MCPError):
             async with changes:
                 async for change in changes:
                     self._tell(change)

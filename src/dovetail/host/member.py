@@ -18,7 +18,6 @@ from dovetail.errors import (
     AuthError,
     CannotStart,
     MCPError,
-    NotOffered,
     RequestTimeout,
     TransportError,
     Unauthorized,
@@ -269,7 +268,7 @@ class Member:
             self._rest()
 
     async def _hear(self, client: Client) -> None:
-        with contextlib.suppress(NotOffered, MCPError):
+        with contextlib.suppress(MCPError):
             async with client.listen() as changes:
                 async for change in changes:
                     self._changed(change)

@@ -33,10 +33,6 @@ class Memory(Talking):
         if self._server is not None:
             self._server.receive(data)
 
-    def older(self) -> None:
-        """There is no older way."""
-        return
-
     async def disconnect(self) -> None:
         """Let go of the server's end."""
         if self._server is not None:

@@ -104,10 +104,6 @@ class Child:
         await self._settled(self._stderr.closed, self._output.closed)
         self._release()
 
-    def kill_now(self) -> None:
-        """Kill it and all it started, at once, from anywhere, with or without a loop."""
-        self._kill()
-
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
         # A pipe that is handed over belongs to its transport, also when opening that fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]
