@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client.world import TESTS, everything, target
-from dovetail import AnswerError, Server, SyncClient, ToolError
+from dovetail import AnswerError, Client, ClientLimits, Server, SyncClient, Timeouts, ToolError
 from dovetail.client import client as module
 from dovetail.client import sync
 
@@ -34,6 +34,29 @@ def test_both_have_the_same_surface() -> None:
         assert mine.parameters == its.parameters, name
         if name != "listen":
             assert mine.return_annotation == its.return_annotation, name
+
+
+def test_both_have_the_same_attributes() -> None:
+    plain = SyncClient(Server("a"), timeouts=Timeouts(call=7), limits=ClientLimits(pages=7))
+    awaited = Client(Server("a"))
+    hooks = {"log_relay", "on_connection"}  # for hosts and servers, which live on a loop
+    theirs = {name for name in vars(awaited) if not name.startswith("_")} - hooks
+    assert theirs >= {"name", "taps", "timeouts", "limits"}
+    assert {name for name in theirs if not hasattr(plain, name)} == set()
+    assert plain.timeouts.call == 7
+    assert plain.limits.pages == 7
+
+
+def test_both_ways_of_listening_have_the_same_surface() -> None:
+    plain, awaited = SyncClient(Server("a")).listen(), Client(Server("a")).listen
+    assert plain.honoured is None
+    ours = {name for name in dir(plain) if not name.startswith("_")}
+    inner = {"hear", "missed"}  # what the client tells those who listen
+
+    async def theirs() -> set[str]:
+        return {name for name in dir(awaited()) if not name.startswith("_")} - inner
+
+    assert {name.replace("aclose", "close") for name in asyncio.run(theirs())} == ours
 
 
 def test_everything_without_an_event_loop() -> None:
@@ -75,6 +98,8 @@ def test_everything_without_an_event_loop() -> None:
         client.set_log_level("info")
         client.roots_changed()
         with client.listen(uris=["page://1"]) as changes:
+            assert changes.honoured is not None
+            assert changes.honoured.resource_subscriptions == ["page://1"]
             client.call("change", uri="page://1")
             for change in changes:
                 assert change.uri == "page://1"

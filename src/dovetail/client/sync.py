@@ -22,6 +22,7 @@ from dovetail.wire.resources import (
     Resource,
     ResourceTemplate,
 )
+from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
 T = TypeVar("T")
@@ -54,6 +55,11 @@ class SyncListening:
                     blocking.run(changes.aclose())  # pyright: ignore[reportAttributeAccessIssue]
                 raise
 
+    @property
+    def honoured(self) -> SubscriptionFilter | None:
+        """What the server agreed to tell of."""
+        return self._listening.honoured
+
     def close(self) -> None:
         """Stop listening."""
         blocking.run(self._listening.aclose())
@@ -69,6 +75,8 @@ class SyncClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.taps = client.taps
+        self.timeouts = client.timeouts
+        self.limits = client.limits
 
     def __enter__(self) -> Self:
         self.connect()
