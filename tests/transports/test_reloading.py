@@ -76,7 +76,7 @@ async def test_a_stdio_client_stays_connected(tmp_path: Path, revision: str) -> 
 async def test_a_mistake_is_told_and_repaired(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     write(file, "one")
-    async with Client([sys.executable, str(file)], stderr=subprocess.DEVNULL) as client:
+    async with Client([sys.executable, str(file)]) as client:
         assert await client.call("version") == "one"
         write(file, "broken", more="this is not Python\n")
         with pytest.raises(Exception, match="The server stopped"):

@@ -1,0 +1,77 @@
+"""Forms at a terminal: choices, defaults, what may be empty, what is asked again."""
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from dovetail import AnswerError, Declined, Dismissed, ElicitParams
+from dovetail.cli.asking import Questions
+
+FORM: dict[str, Any] = {
+    "properties": {
+        "row": {"type": "integer", "title": "Row\x1b[2J", "description": "From the front."},
+        "place": {"type": "string", "enum": ["window", "aisle"], "default": "window"},
+        "meals": {"type": "array", "items": {"enum": ["fish", "fruit"]}},
+        "class": {"oneOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]},
+        "quiet": {"type": "boolean", "default": True},
+        "note": {"type": "string"},
+    },
+    "required": ["row", "class"],
+}
+
+
+class Terminal(io.StringIO):
+    """A stream somebody sits at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, typed: str, given: dict[str, str] | None = None) -> tuple[Any, str]:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("NO_COLOR", "1")
+    question = ElicitParams(message="Which seat?", requested_schema=FORM)
+    return Questions(given or {}, lambda: None).form(question), shown.getvalue()
+
+
+def test_every_field_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = "first\n3\nroof\naisle\nmeat\nfish,fruit\nb\nno\n\nmaybe\n\n"
+    answer, shown = ask(monkeypatch, typed)
+    assert answer == {"row": 3, "place": "aisle", "meals": ["fish", "fruit"], "class": "b", "quiet": False}
+    assert "Row\\x1b[2J: " in shown
+    assert "row must be integer" in shown
+    assert "one of: window, aisle" in shown
+    assert "Place" not in shown
+    assert "place [window]: " in shown
+    assert "note (may be empty): " in shown
+    assert shown.count("Send this?") == 2
+
+
+def test_defaults_and_answers_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, shown = ask(monkeypatch, "\n\n\n\n\n", {"row": "7", "class": "a"})
+    assert answer == {"row": 7, "class": "a"}
+    assert not shown
+    answer, shown = ask(monkeypatch, "\n\na\n\nhello\ny\n", {"row": "7"})
+    assert answer == {"row": 7, "place": "window", "class": "a", "quiet": True, "note": "hello"}
+
+
+def test_no_and_the_end_of_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Declined):
+        ask(monkeypatch, "1\n\n\na\n\n\nn\n")
+    with pytest.raises(Dismissed):
+        ask(monkeypatch, "1\n")
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    questions = Questions({"row": "1"}, lambda: None)
+    with pytest.raises(AnswerError, match="Which seat") as caught:
+        questions.form(ElicitParams(message="Which seat?", requested_schema=FORM))
+    assert caught.value.hint is not None
+    assert "--answer class=..." in caught.value.hint
+    assert "row" not in caught.value.hint
+    assert questions.open == ["Which seat?"]
