@@ -18,6 +18,7 @@ from dovetail import (
     Disconnected,
     Interrupted,
     MCPError,
+    PeerError,
     RequestTimeout,
     Server,
     Timeouts,
@@ -32,6 +33,7 @@ from stand_ins import (
     Failure,
     Messages,
     Play,
+    encoded,
     event,
     http,
     notice,
@@ -143,6 +145,49 @@ async def test_a_lost_session_is_opened_again_once_for_all_who_wait() -> None:
         play.session, known = "second", {"second"}
         # Refused without its session, so nothing ran, and each may be sent again.
         assert await asyncio.gather(*(one.call("go") for _ in range(20))) == ["second"] * 20
+        assert play.count("initialize") == 2
+
+
+def _refusal(code: int, words: str, **id: Any) -> Any:
+    def refused(message: dict[str, Any]) -> bytes:
+        error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": words}}
+        return http(encoded(error | id), status=400)
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        _refusal(-32602, "charge refused: unknown session id in argument 'checkout'"),
+        _refusal(-32000, "Bad Request: No valid session ID provided"),
+        _refusal(-32602, "unknown session", id=None),
+        _refusal(-32000, "charge refused: unknown session id", id=None),
+    ],
+    ids=["an argument", "an answer", "another code", "other words"],
+)
+async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any) -> None:
+    play = Play("handshake", {"tools/call": refusal}, session="s")
+    async with on_web(play) as at, client(at) as one:
+        with pytest.raises(PeerError, match="session"):
+            await one.call("pay")
+        assert play.count("tools/call") == play.count("initialize") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "id"),
+    [
+        (-32000, "Bad Request: No valid session ID provided", None),
+        (-32600, "Bad Request: Missing session ID", "server-error"),
+        (-32001, "Session not found", None),
+    ],
+)
+async def test_servers_that_tell_a_lost_session_in_words_are_understood(code: int, words: str, id: str | None) -> None:
+    play = Play("handshake", session="s")
+    refusals = [_refusal(code, words, id=id)]
+    play.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text("done")}
+    async with on_web(play) as at, client(at) as one:
+        assert await one.call("go") == "done"
         assert play.count("initialize") == 2
 
 
