@@ -225,6 +225,23 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
     assert sorted(ran) == sorted(["before", *names])
 
 
+@pytest.mark.parametrize("listing", [SILENCE, CLOSE], ids=["silent", "lost"])
+async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(listing: Any) -> None:
+    def listed(_: Any) -> Any:
+        return {"tools": [tool("pay")]} if play.connections == 1 else listing
+
+    play = Play("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text("paid"))})
+    timeouts = Timeouts(connect=2, probe=0.3, initialize=5, call=0.5, read=0.5)
+    async with on_socket(play) as at, client(at, timeouts=timeouts) as one:
+        await one.list_tools()
+        with pytest.raises(Interrupted):
+            await one.call("die")
+        async with asyncio.timeout(20):
+            assert await one.call("pay") == "paid"
+        assert play.connections > 1
+        assert play.count("tools/call") == 2
+
+
 # Listening through a loss
 
 
