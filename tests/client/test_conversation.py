@@ -177,3 +177,28 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
             await one.call("asking")
         answered.set()
         assert await other == "fine"
+
+
+@pytest.mark.parametrize("at_fault", ["server", "client"])
+async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
+    at_fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, heard = list[str](), list[str]()
+
+    def failing(to: str, data: bytes, _: Any) -> None:
+        if b"tools/call" in data or (told and b"content" in data):
+            told.append(to)
+            if to == at_fault:
+                raise OSError("the disk is full")
+
+    play = Play("handshake")
+    async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+        one.taps += [failing, lambda to, data, _: heard.append(to)]
+        for _ in range(3):
+            assert await one.call("pay") == "ok"
+    assert play.count("tools/call") == 3
+    assert told == ["server", "client"][: 1 if at_fault == "server" else 2]
+    assert heard == ["server", "client"] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "it: what records its messages failed and is told no more"
+    ]
