@@ -24,6 +24,7 @@ from dovetail import (
     Timeouts,
     ToolAnnotations,
 )
+from dovetail.client.keeping import Keeper
 from driver import serving, serving_asgi
 from stand_ins import (
     CLOSE,
@@ -240,6 +241,21 @@ async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(li
             assert await one.call("pay") == "paid"
         assert play.connections > 1
         assert play.count("tools/call") == 2
+
+
+async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -> None:
+    opened = 0
+
+    async def refuse() -> Any:
+        nonlocal opened
+        opened += 1
+        raise CannotConnect("away")
+
+    keeper = Keeper("it", refuse, ClientLimits(reconnect_after=0.0))
+    for _ in range(1100):
+        with pytest.raises(CannotConnect):
+            await keeper.ready()
+    assert opened == 1100
 
 
 # Listening through a loss

@@ -24,6 +24,7 @@ from dovetail.errors import (
     RequestTimeout,
     ResultError,
 )
+from dovetail.protocol.backoff import backoff
 from dovetail.protocol.channel import Request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.speaking import Speaker
@@ -161,7 +162,7 @@ class Listening:
             if fruitless > self._limits.reconnects:
                 self._fail(Disconnected(f"the server ended the stream {fruitless} times without saying anything"))
                 return
-            wait = min(self._limits.reconnect_after * 2**fruitless, self._limits.reconnect_most)
+            wait = backoff(self._limits.reconnect_after, fruitless, self._limits.reconnect_most)
             await asyncio.sleep(wait * random.uniform(1.0, 1.2))
 
     def _fail(self, exc: MCPError) -> None:

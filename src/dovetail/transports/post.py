@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.protocol.backoff import backoff
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -43,7 +44,6 @@ _GONE_CODES: Final = frozenset({-32000, -32001, -32600})
 _NOBODYS: Final = (None, "server-error")  # ids of an error that answers no request
 # What says "not now" rather than "there is no such stream".
 _LATER: Final = frozenset({408, 425, 429})
-_STEPS: Final = 20  # of doubling a pause, after which it is the longest
 _PATH: Final = "is the path right? MCP servers are often at /mcp"
 
 
@@ -219,7 +219,7 @@ class Post:
     def _pause(self, asked: int | None, fruitless: int) -> float:
         """How long to wait before a stream is opened again: never less than our own minimum."""
         limits = self._limits
-        wait = max(limits.reconnect_after * 2 ** min(fruitless, _STEPS), (asked or 0) / 1000)
+        wait = max(backoff(limits.reconnect_after, fruitless, limits.reconnect_most), (asked or 0) / 1000)
         return min(wait, limits.reconnect_most) * random.uniform(1.0, 1.2)
 
     async def _hear(self) -> None:
