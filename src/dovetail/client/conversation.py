@@ -148,7 +148,7 @@ class Conversation:
         if self._taps:
             self._tap("client", message.encoded())
         if clock.progress is not None and clock.reported:
-            await self._mailbox.flush()
+            await self._mailbox.flush(clock.due - self._loop.time())  # the answer is here: it is not given up
         if message.error is not None:
             raise self._located(refused(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
