@@ -549,13 +549,19 @@ def test_registrations_out_of_bounds(changes: dict[str, Any]) -> None:
 
 
 def test_limits_of_registration_just_under_and_at() -> None:
-    desk = Desk()
+    told: list[str] = []
+    desk = Desk(warn=told.append)
     assert desk.register({"redirect_uris": [HOME] * 5, "client_name": "x" * 128}).status == 201
     for _ in range(9):
         assert desk.register({"redirect_uris": [HOME]}).status == 201
     refused = desk.register({"redirect_uris": [HOME]})
     assert refused.status == 429
     assert header(refused, "retry-after")
+    assert "may register 10 an hour" in said(refused)["error_description"]
+    assert desk.register({"redirect_uris": [HOME]}).status == 429
+    (words,) = told
+    assert "1.2.3.4 registered 10 clients" in words
+    assert "registrations=" in words
     assert desk.register({"redirect_uris": [HOME]}, address="5.6.7.8").status == 201
     desk.now += 3601
     assert desk.register({"redirect_uris": [HOME]}).status == 201

@@ -127,6 +127,22 @@ async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> Non
     assert "Development mode" in pages[0]
 
 
+@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"registrations": 3}, 3)])
+async def test_a_developer_may_register_often(
+    options: dict[str, Any], most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = json.dumps({"redirect_uris": ["http://127.0.0.1/x"]}).encode()
+    async with running(both(**options)) as url:
+        fetcher, statuses = Fetcher(), list[int]()
+        for _ in range(most + 2):
+            reply = await fetcher.fetch("POST", url + "/register", [(b"content-type", b"application/json")], document)
+            await reply.read()
+            statuses.append(reply.status)
+        await fetcher.close()
+    assert statuses == [201] * most + [429] * 2
+    assert caplog.text.count("registrations=") == 1
+
+
 async def test_users_by_a_function() -> None:
     async def check(name: str, password: str) -> str | None:
         return f"user:{name}" if password == "good" else None

@@ -373,6 +373,19 @@ async def test_a_scope_that_is_missing_is_asked_for_with_those_before(place: Pla
         await one.ping()
     asked = [one.query["scope"] for one in place.asked if one.path == "/authorize"]
     assert asked == ["read", "read write"]
+    assert place.count("/register") == 1
+
+
+async def test_a_registration_that_may_not_ask_for_a_scope_is_not_used_again(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.need = {"write"}
+        back = lambda asked: f"{asked.query['redirect_uri']}?error=invalid_scope&state={asked.query['state']}"  # noqa: E731
+        place.says["/authorize"] = lambda asked: Said(302, None, {"location": f"{back(asked)}&iss={place.origin}"})
+        with pytest.raises(LoginFailed, match="invalid_scope"):
+            await one.ping()
+        del place.says["/authorize"]
+        await one.ping()
+    assert place.count("/register") == 2
 
 
 async def test_a_scope_that_is_not_granted_is_asked_for_once(place: Place, user: User) -> None:

@@ -35,6 +35,7 @@ from dovetail.wire.shape import replace
 log = logging.getLogger("dovetail")
 
 _TRIES = 3  # other credentials for one request
+_DOUBTED = (*tokens.FORGOTTEN, "invalid_scope")  # some servers limit a client's scopes and do not say so
 
 
 class Driver:
@@ -219,7 +220,7 @@ class Driver:
     async def _doubt(self, exc: LoginFailed) -> None:
         """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
         login = self._login
-        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in tokens.FORGOTTEN):
+        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in _DOUBTED):
             await self._keep(replace(login, client=replace(login.client, refused=True)))
 
     async def _flow(self, challenge: Challenge) -> Flow[Login]:

@@ -63,6 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     askers: dict[str, str] = field(
         default_factory=dict
     )  # who may ask about tokens: resource servers, with their secrets
+    warn: Callable[[str], None] | None = None  # tells the operator
 
 
 class Authority:
@@ -79,6 +80,7 @@ class Authority:
         self._known = {one.client_id: one for one in settings.clients}
         self._possession = Possession()
         self._registrations = Throttle(settings.registrations, 3600.0)
+        self._told = Throttle(1, 3600.0)
         self._proving = Proving(settings.issuer, self._at("/token"), store, self._client)
         self._fetches = Throttle(settings.fetches, 60.0)
         self._failures = Throttle(settings.failures, 60.0)  # of one client or user, from one address
@@ -175,7 +177,8 @@ class Authority:
         """spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
         if self._registrations.full(request.address, now):
-            return _slow(self._registrations.wait)
+            self._tell_full(request.address, now)
+            return _slow(self._registrations.wait, f"this address may register {self._settings.registrations} an hour")
         said = request.json()
         if said is None:
             return failure("invalid_client_metadata", "the body must be a JSON object")
@@ -186,6 +189,18 @@ class Authority:
             return failure(exc.error, str(exc))
         self._store.put("client", client.client_id, pack(client), now + _CLIENT, now)
         return document(clients.told(client, secret, now), 201)
+
+    def _tell_full(self, address: str, now: float) -> None:
+        if not self._told.full(address, now):
+            self._told.count(address, now)
+            self._warn(
+                f"{address or 'somebody'} registered {self._settings.registrations} clients within an hour, which is "
+                "the most: registrations= says how many may be"
+            )
+
+    def _warn(self, words: str) -> None:
+        if self._settings.warn is not None:
+            self._settings.warn(words)
 
     def _client(self, client_id: str | None, address: str, now: float) -> Flow[Client]:
         """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
@@ -535,8 +550,8 @@ class Authority:
         return document({"active": False} if claims is None else claims | {"active": True})
 
 
-def _slow(seconds: int) -> Response:
-    return failure("slow_down", "too many requests", 429).having(("retry-after", str(seconds)))
+def _slow(seconds: int, words: str = "too many requests") -> Response:
+    return failure("slow_down", words, 429).having(("retry-after", str(seconds)))
 
 
 def _trouble(title: str, *words: str, status: int = 400) -> Response:
