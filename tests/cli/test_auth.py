@@ -28,6 +28,11 @@ def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_pa
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
         assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).good()
+        locked = run("call", url, "write", "text=this", **own)
+        assert locked.code == 4  # not listed without its scope, yet the server says which one it takes
+        assert "write" in locked.err
+        assert "no tool" not in locked.err
+        assert "no tool 'writ'" in run("call", url, "writ", **own).err
         assert run("auth", "logout", url, "--json", **own).good().json == {"revoked": True}
         assert run("call", url, "whoami", "--auth", token, **own).code == 4
         assert run("auth", "logout", url, **own).code == 4

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,18 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from dovetail import AuthorizationServer, Client, Context, LoginFailed, OAuth, Provider, Server, Upstream, known_client
+from dovetail import (
+    AuthorizationServer,
+    Client,
+    Context,
+    Guard,
+    LoginFailed,
+    OAuth,
+    Provider,
+    Server,
+    Upstream,
+    known_client,
+)
 from dovetail.auth.flow import Stranger
 from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
@@ -74,9 +85,9 @@ def login(pages: list[str] | None = None, **fields: str) -> OAuth:
     return OAuth(store="memory", open_browser=browser(pages, **fields), timeout=20)
 
 
-def pair(url: str, **options: Any) -> tuple[AuthorizationServer, Server]:
+def pair(url: str, supported: Sequence[str] | None = (), **options: Any) -> tuple[AuthorizationServer, Server]:
     authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], **options)
-    app = Server("x", auth=authority.verifier())
+    app = Server("x", auth=Guard(authority.verifier(), scopes_supported=supported))
 
     @app.tool
     async def who(ctx: Context) -> str:
@@ -116,6 +127,14 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
             assert await client.call("write") == "written"
             assert await client.call("who") == "ada write"
     assert len(pages) == 2
+
+
+async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:
+    pages: list[str] = []
+    async with running(both(supported=None)) as url, Client(url + "/mcp", auth=login(pages)) as client:
+        assert "write" in [tool.name for tool in await client.list_tools()]
+        assert await client.call("who") == "developer write"
+    assert len(pages) == 1
 
 
 async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
