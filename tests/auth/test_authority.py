@@ -749,6 +749,19 @@ def test_a_key_sealed_with_another_secret_gives_way(tmp_path: Path) -> None:
     store.close()
 
 
+def test_with_another_secret_tokens_are_renewed_and_the_log_says_so() -> None:
+    told: list[str] = []
+    desk = Desk()
+    tokens = Browser(desk).tokens()
+    other = Desk(store=desk.store, vault=Vault("another secret of letters"), warn=told.append)
+    with pytest.raises(Rejected, match="key"):
+        other.drive(other.verifier.verify(tokens["access_token"], (RESOURCE,)))
+    (words,) = told
+    assert "sealed with another secret" in words
+    fresh = said(other.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"]))
+    assert other.drive(other.verifier.verify(fresh["access_token"], (RESOURCE,))).subject == "developer"
+
+
 def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     first = SqliteStore(path)

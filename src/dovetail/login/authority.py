@@ -54,7 +54,7 @@ class AuthorizationServer:
     registrations: how many one address may make in an hour: 10, or 100 where the issuer is on this machine; behind a
         proxy that hides addresses, all together.
     store: a path for a SQLite file; in memory unless you say otherwise.
-    secret: seals what is stored, at least 16 bytes; needed with a file.
+    secret: seals the signing key and the provider's tokens where they are stored, at least 16 bytes; needed with a file.
     askers: resource servers that may ask about tokens, with their secrets.
     """
 
@@ -90,13 +90,15 @@ class AuthorizationServer:
             log.warning("authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPER)
         if isinstance(store, str | Path):
             if secret is None:
-                raise ValueError("what is stored in a file is sealed: pass secret=, and keep it elsewhere")
+                raise ValueError("the keys in the file are sealed: pass secret=, and keep it elsewhere")
             store = SqliteStore(store)
         self._store: Store = store or Shelf()
         self._threaded = isinstance(self._store, SqliteStore)
         self._users = users
         vault = Vault(secret)
-        self._issuing = Issuing(issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time)
+        self._issuing = Issuing(
+            issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time, warn=_warner(issuer)
+        )
         settings = Settings(
             issuer=issuer,
             name=name or parts.netloc,
@@ -109,7 +111,7 @@ class AuthorizationServer:
             passwords=users is not None,
             user=_DEVELOPER if users is None and upstream is None else None,
             askers=dict(askers or {}),
-            warn=lambda words: log.warning("authorization server %s: %s", issuer, words),
+            warn=_warner(issuer),
         )
         self._authority = Authority(settings, self._store, self._issuing, upstream, vault)
         self._path = parts.path.rstrip("/")
@@ -223,6 +225,10 @@ class AuthorizationServer:
         await self._unattended.close()
         if isinstance(self._store, SqliteStore):
             self._store.close()
+
+
+def _warner(issuer: str) -> Callable[[str], None]:
+    return lambda words: log.warning("authorization server %s: %s", issuer, words)
 
 
 def _check_issuer(issuer: str, *, local: bool) -> None:

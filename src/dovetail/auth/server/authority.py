@@ -25,7 +25,7 @@ from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, 
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same
-from dovetail.errors import LoginFailed
+from dovetail.errors import LoginFailed, clip
 from dovetail.wire.shape import Struct, field, replace
 
 METADATA: Final = "/.well-known/oauth-authorization-server"
@@ -402,6 +402,7 @@ class Authority:
         try:
             place = yield from self._upstream.leave(self._at("/callback"), state, challenge)
         except LoginFailed as exc:
+            self._tell_trouble(exc)
             return _trouble("The login cannot be started", str(exc).capitalize() + ".", status=503)
         self._store.put("trip", mark(state), pack(Trip(asked=asked, verifier=verifier)), now + _PENDING, now)
         # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
@@ -423,9 +424,10 @@ class Authority:
         asked = trip.asked
         try:
             if "error" in fields:
-                raise LoginFailed("the provider did not log the user in")
+                raise _turned_away(fields)
             subject, claims, token = yield from self._upstream.arrive(fields, self._at("/callback"), trip.verifier)
         except LoginFailed as exc:
+            self._tell_trouble(exc)
             said = {"error": "access_denied", "error_description": str(exc), "state": asked.state}
             return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
         family = secrets.token_urlsafe(16)
@@ -441,12 +443,21 @@ class Authority:
         token = unpack(self._vault.open(grant.upstream, family), Token)
         if token is None or token.fresh(now):
             return None if token is None else token.access_token
-        fresh = yield from self._upstream.renew(token)
+        try:
+            fresh = yield from self._upstream.renew(token)
+        except LoginFailed as exc:
+            self._tell_trouble(exc)
+            fresh = None
         if fresh is None:
             return None
         sealed = self._vault.seal(fresh, family)
         self._issuing.keep(replace(grant, upstream=sealed), now + self._issuing.family_time, now)
         return fresh.access_token
+
+    def _tell_trouble(self, exc: LoginFailed) -> None:
+        """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
+        if exc.__cause__ is not None:
+            self._warn(f"{exc}: {exc.__cause__}")
 
     # Tokens
 
@@ -548,6 +559,13 @@ class Authority:
             return failure("invalid_client", "who asks is not known", 401).having(("www-authenticate", "Basic"))
         claims = self._issuing.claims((request.fields or {}).get("token", ""), now)
         return document({"active": False} if claims is None else claims | {"active": True})
+
+
+def _turned_away(fields: Mapping[str, str]) -> LoginFailed:
+    turned = LoginFailed("the provider did not log the user in")
+    if fields["error"] != "access_denied":
+        turned.__cause__ = LoginFailed(f"{clip(fields['error'], 64)}, {clip(fields.get('error_description', ''), 200)}")
+    return turned
 
 
 def _slow(seconds: int, words: str = "too many requests") -> Response:
