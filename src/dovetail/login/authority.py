@@ -54,7 +54,7 @@ class AuthorizationServer:
     registrations: how many one address may make in an hour: 10, or 100 where the issuer is on this machine; behind a
         proxy that hides addresses, all together.
     store: a path for a SQLite file; in memory unless you say otherwise.
-    secret: seals the signing key and the provider's tokens where they are stored, at least 16 bytes; needed with a file.
+    secret: seals the signing key and the tokens of the provider upstream, at least 16 bytes; needed with a file.
     askers: resource servers that may ask about tokens, with their secrets.
     """
 
