@@ -20,8 +20,9 @@ from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Full, Shelf
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Vault
-from dovetail.auth.server.web import source
+from dovetail.auth.server.web import Response, source
 from dovetail.login.sqlite import SqliteStore
+from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 
 EVIL = "https://evil.example/take"
@@ -321,7 +322,7 @@ def redeem(desk: Desk, browser: Browser, code: str, /, **changes: str) -> Any:
         ({"resource": "https://other.example"}, "invalid_target"),
         ({"code": "guessed"}, "invalid_grant"),
         ({"grant_type": "password"}, "unsupported_grant_type"),
-        ({"grant_type": "client_credentials"}, "unsupported_grant_type"),
+        ({"grant_type": "client_credentials"}, "unauthorized_client"),
         ({"client_id": "nobody"}, "invalid_client"),
         ({"client_secret": "made up"}, "invalid_client"),
     ],
@@ -804,3 +805,47 @@ def test_a_throttle_forgets() -> None:
     assert throttle.full("a", 9.9)
     assert not throttle.full("b", 9.9)
     assert not throttle.full("a", 10.5)
+
+
+# Programs
+
+NIGHTLY = known_client("nightly", client_secret="s3cret", scopes="read write")
+
+
+def by_itself(desk: Desk, client: str = "nightly", secret: str = "s3cret", **fields: str) -> Response:
+    return desk.post("/token", {"grant_type": "client_credentials"} | fields, authorization=basic(client, secret))
+
+
+def test_a_program_acts_for_itself() -> None:
+    desk = Desk(clients=(NIGHTLY,))
+    response = by_itself(desk, resource=RESOURCE, scope="read admin")
+    token = said(response)
+    assert (token["scope"], "refresh_token" in token) == ("read", False)
+    principal = desk.drive(desk.verifier.verify(token["access_token"], (RESOURCE,)))
+    assert (principal.client_id, principal.scopes) == ("nightly", {"read"})
+    assert principal != Principal("nightly", issuer=ISSUER)  # a user of the same name is somebody else
+    assert said(by_itself(desk))["scope"] == "read write"
+    metadata = said(desk.ask("GET", "/.well-known/oauth-authorization-server"))
+    assert "client_credentials" in metadata["grant_types_supported"]
+
+
+def test_who_does_not_act_for_itself() -> None:
+    editor = known_client("editor", redirect_uris=[HOME], client_secret="s3cret")
+    desk = Desk(clients=(NIGHTLY, editor))
+    assert said(by_itself(desk, "editor"))["error"] == "unauthorized_client"
+    assert said(by_itself(desk, secret="wrong"))["error"] == "invalid_client"
+    assert said(by_itself(desk, resource="https://other.example"))["error"] == "invalid_target"
+    document = {"redirect_uris": [HOME], "token_endpoint_auth_method": "client_secret_basic"}
+    grants = ["authorization_code", "client_credentials"]
+    made = said(desk.register(document | {"grant_types": grants}))
+    assert said(by_itself(desk, made["client_id"], made["client_secret"]))["error"] == "unauthorized_client"
+    assert Browser(desk).open(client_id="nightly").status == 400  # there is nowhere to send a user back to
+    plain = said(Desk().ask("GET", "/.well-known/oauth-authorization-server"))
+    assert "client_credentials" not in plain["grant_types_supported"]
+
+
+def test_known_clients_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="client_secret="):
+        known_client("x")
+    with pytest.raises(ValueError, match="of a program"):
+        known_client("x", redirect_uris=[HOME], scopes=["a"])

@@ -15,6 +15,7 @@ import pytest
 from dovetail import (
     AuthorizationServer,
     Client,
+    ClientCredentials,
     Context,
     Guard,
     LoginFailed,
@@ -205,6 +206,15 @@ async def test_a_provider_upstream_over_http() -> None:
                 assert await client.call("who") == "Up:ada"
                 token = await client.call("upstream")
                 assert token.count(".") == 2  # the provider's own, for the server's own use
+
+
+async def test_a_program_logs_in_as_itself() -> None:
+    known = known_client("nightly", client_secret="s3cret", scopes=["write"])
+    async with running(both(clients=[known])) as url:
+        settings = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=url)
+        async with Client(url + "/mcp", auth=settings) as client:
+            assert await client.call("write") == "written"
+            assert await client.call("who") == "nightly write"
 
 
 async def test_a_user_who_refuses() -> None:

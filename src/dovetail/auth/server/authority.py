@@ -14,6 +14,7 @@ from dovetail.auth import keys as signing
 from dovetail.auth import proofs
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now, SignIn, Stranger
+from dovetail.auth.guard import checked_scopes
 from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.login import Token
 from dovetail.auth.possession import ALGORITHMS, Possession
@@ -25,11 +26,13 @@ from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, 
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same
+from dovetail.auth.settings import words
 from dovetail.errors import LoginFailed, clip
 from dovetail.wire.shape import Struct, field, replace
 
 METADATA: Final = "/.well-known/oauth-authorization-server"
 CODE_FLOW: Final = "authorization_code"
+PROGRAM: Final = "client_credentials"
 
 _PENDING: Final = 600.0  # for a user to decide
 _CLIENT: Final = 90 * 86400.0  # since it was last used
@@ -146,7 +149,7 @@ class Authority:
             "jwks_uri": self._at("/jwks"),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": list(clients.GRANTS),
+            "grant_types_supported": [*clients.GRANTS, *([PROGRAM] if any(map(_acts, settings.clients)) else [])],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": list(clients.METHODS),
             "revocation_endpoint_auth_methods_supported": list(clients.METHODS),
@@ -477,6 +480,10 @@ class Authority:
                     return document(self._by_code(client, fields, jkt, now))
                 case "refresh_token":
                     return document(self._by_refresh(client, fields, jkt, now))
+                case "client_credentials" if _acts(client):
+                    return document(self._by_itself(client, fields, jkt, now))
+                case "client_credentials":
+                    raise refused("unauthorized_client", "only a program that is known here gets tokens for itself")
                 case _:
                     return failure("unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANTS)}")
         except Refused:
@@ -527,6 +534,23 @@ class Authority:
         current = self._issuing.living(grant.family, now) or grant
         self._use(client, now)
         return self._issuing.tokens(current, now, refreshable=True, scopes=wanted)
+
+    def _by_itself(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
+        """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
+        resource = self._resource(fields)
+        if resource is None:
+            raise refused("invalid_target", "resource must name a server this one issues tokens for")
+        wanted = fields["scope"].split() if "scope" in fields else client.scopes
+        # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
+        grant = Grant(
+            family=secrets.token_urlsafe(16),
+            client_id=client.client_id,
+            subject="",
+            resource=resource,
+            scopes=tuple(one for one in dict.fromkeys(wanted) if one in client.scopes),
+            jkt=jkt,
+        )
+        return self._issuing.tokens(grant, now, refreshable=False)
 
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
@@ -579,12 +603,20 @@ def _trouble(title: str, *words: str, status: int = 400) -> Response:
 def known_client(
     client_id: str,
     *,
-    redirect_uris: Sequence[str],
+    redirect_uris: Sequence[str] = (),
     client_name: str = "",
     client_secret: str | None = None,
     keys: Any = None,
+    scopes: str | Sequence[str] = (),
 ) -> Client:
-    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts."""
+    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
+
+    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
+    """
+    if not redirect_uris and client_secret is None and keys is None:
+        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
+    if redirect_uris and scopes:
+        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
     if client_secret is not None and keys is not None:
         raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return Client(
@@ -594,4 +626,11 @@ def known_client(
         method="private_key_jwt" if keys is not None else "none" if client_secret is None else "client_secret_basic",
         secret_mark=None if client_secret is None else mark(client_secret),
         jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
+        grant_types=clients.GRANTS if redirect_uris else (PROGRAM,),
+        scopes=checked_scopes(words(scopes)),
     )
+
+
+def _acts(client: Client) -> bool:
+    """Whether a client gets tokens for itself."""
+    return PROGRAM in client.grant_types

@@ -125,7 +125,6 @@ class Issuing:
         key = self.key(now)
         claims = grant.claims | {
             "iss": self.issuer,
-            "sub": grant.subject,
             "aud": grant.resource,
             "client_id": grant.client_id,
             "scope": " ".join(scopes),
@@ -134,6 +133,8 @@ class Issuing:
             "jti": secrets.token_urlsafe(16),
             "sid": grant.family,
         }
+        if grant.subject:
+            claims["sub"] = grant.subject
         if grant.jkt is not None:
             claims["cnf"] = {"jkt": grant.jkt}
         header = {"alg": _ALGORITHM, "typ": "at+jwt", "kid": key.kid}
