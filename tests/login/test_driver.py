@@ -526,6 +526,18 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
     assert "access-" not in caplog.text
 
 
+async def test_what_is_no_login_is_told_and_not_used(
+    place: Place, user: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(place, user, store=str(tmp_path)) as one:
+        await one.ping()
+    FileStore(tmp_path).set(place.url, b"{broken")
+    async with client(place, user, store=str(tmp_path)) as one:
+        await one.ping()
+    assert place.logins == 2
+    assert "no login that can be understood" in caplog.text
+
+
 async def test_a_store_of_ones_own_needs_three_methods(place: Place, user: User) -> None:
     class Own:
         def __init__(self) -> None:

@@ -141,6 +141,8 @@ class Driver:
             log.warning("the login that was kept for %s cannot be read: %s", self._name, clip(str(exc)))
             return None
         login = Login.load(stored) if stored is not None else None
+        if stored is not None and login is None:
+            log.warning("what was kept for %s is no login that can be understood: it is not used", self._name)
         return login if login is not None and bound(login, self._url, self._settings) else None
 
     async def _keep(self, login: Login) -> None:
