@@ -164,7 +164,7 @@ def test_the_document(issuer: Issuer) -> None:
     assert "dpop_bound_access_tokens_required" not in said
     other = Guard(StaticTokens({}), authorization_servers=["https://x"], scopes_supported=["b"], dpop=True)
     assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
-    assert other.document(RESOURCE)["scopes_supported"] == ["b"]
+    assert other.document(RESOURCE, ["c"])["scopes_supported"] == ["b"]
     assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
 
 

@@ -113,7 +113,17 @@ async def test_what_the_metadata_says() -> None:
     said = json.loads(answer.body)
     assert said["resource"] == LOCAL
     assert said["authorization_servers"] == ["https://login.example"]
-    assert said["scopes_supported"] == ["read"]
+    assert said["scopes_supported"] == ["read", "write"]
+
+
+async def test_the_metadata_names_the_scopes_of_everything_offered() -> None:
+    app, inner = guarded(), Server("inner")
+    app.restrict(tags=["admin"], scopes=["admin"])
+    app.resource("x://y", scopes=["look"])(lambda: "")
+    inner.tool(lambda: "", name="far", scopes=["far", "write"])
+    app.mount(inner, prefix="in", scopes=["inside"])
+    said = json.loads((await Visit(app.asgi(), "GET", WELL_KNOWN).done()).body)
+    assert said["scopes_supported"] == ["write", "look", "admin", "inside", "far"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,41 @@ def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_what_others_could_read_is_closed_and_told(
+    store: FileStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.set(KEY, b"x")
+    (place,) = (tmp_path / "logins").iterdir()
+    place.chmod(mode)
+    assert store.get(KEY) == b"x"
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert store.all() == [b"x"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"mode {mode:o}" in caplog.text
+
+
+def test_what_cannot_be_read_is_said_in_words(
+    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.set(KEY, b"x")
+    (place,) = (tmp_path / "logins").iterdir()
+    place.unlink()
+    place.mkdir()  # a mode would stop anyone but root
+    with pytest.raises(LoginFailed, match="cannot be used: Is a directory") as caught:
+        store.get(KEY)
+    assert caught.value.hint is not None
+    assert store.all() == []
+    assert "cannot be used" in caplog.text
+
+
+async def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(LoginFailed, match="cannot be used: File exists"):
+        await _lock_once(FileStore(tmp_path / "taken"))
+
+
 async def _lock_once(store: FileStore) -> None:
     async with store.lock(KEY):
         pass

@@ -1,6 +1,7 @@
 """`dovetail call`: call a tool."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import click
 
@@ -9,10 +10,12 @@ from dovetail.cli.arguments import meant, read_arguments
 from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
 from dovetail.client.values import value_of
-from dovetail.errors import ToolError
+from dovetail.errors import PeerError, ToolError
 from dovetail.wire.content import EmbeddedResource, ResourceLink, TextContent
 from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, Tool
+
+_NOT_THERE: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
 
 
 @click.command("call")
@@ -35,12 +38,20 @@ def command(ctx: click.Context, document: str | None, **given: Any) -> int:
         if not spoken.words:
             raise click.UsageError("which tool?")
         name, *words = spoken.words
-        tool = await find_tool(spoken, name)
-        arguments = read_arguments(words, tool.input_schema, document)
-        result = await spoken.client.call_tool(name, arguments, progress=spoken.bar.show)
+        known = {tool.name: tool for tool in await spoken.client.list_tools()}
+        arguments = read_arguments(words, known[name].input_schema if name in known else {}, document)
+        try:
+            result = await spoken.client.call_tool(name, arguments, progress=spoken.bar.show)
+        except PeerError as exc:
+            # What a list leaves out may be there for a token with more scopes, so the server is asked.
+            if name in known or exc.code not in _NOT_THERE:
+                raise
+            raise _no_tool(name, known) from None
         spoken.bar.clear()
         told = text.document(result) if spoken.json else text.safe(shown(result))
         click.echo(told, err=result.is_error and not spoken.json)
+        if result.is_error and name not in known:  # some servers call a tool that is not there a failure of it
+            click.echo(f"The server lists no tool {name!r}.{meant(name, known)}", err=True)
         return exits.TOOL if result.is_error else exits.OK
 
     return converse(asked(ctx, **given), work)
@@ -50,8 +61,12 @@ async def find_tool(spoken: Spoken, name: str) -> Tool:
     """A tool by its name."""
     known = {tool.name: tool for tool in await spoken.client.list_tools()}
     if name not in known:
-        raise click.UsageError(f"the server has no tool {name!r}.{meant(name, known)}")
+        raise _no_tool(name, known)
     return known[name]
+
+
+def _no_tool(name: str, known: Iterable[str]) -> click.UsageError:
+    return click.UsageError(f"the server has no tool {name!r}.{meant(name, known)}")
 
 
 def shown(result: CallToolResult) -> str:

@@ -29,8 +29,14 @@ def setting(given: str | None, url: str) -> Any:
 
 def found(url: str) -> Login | None:
     """The login kept for a server."""
-    stored = FileStore().get(url)
-    return Login.load(stored) if stored is not None else None
+    try:
+        stored = FileStore().get(url)
+    except LoginFailed as exc:
+        raise click.ClickException(str(exc)) from None
+    login = Login.load(stored) if stored is not None else None
+    if stored is not None and login is None:
+        text.note(f"what was kept for {url} is no login that can be understood: it is not used")
+    return login
 
 
 def everyone() -> list[Login]:

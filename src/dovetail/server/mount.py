@@ -75,6 +75,7 @@ class Place(Protocol):
     def heard(self, method: str, uri: str | None) -> None: ...
     def changed(self, *lists: str) -> None: ...
     def readable(self, uri: str, principal: Principal | None) -> bool: ...
+    def needed_scopes(self) -> tuple[str, ...]: ...
 
 
 def leads_to(server: Place, other: Place) -> bool:
@@ -143,6 +144,11 @@ class Mounts:
     def local(self) -> list[Place]:
         """Those of this process."""
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, Local)]
+
+    def needed_scopes(self) -> list[str]:
+        """Every scope that something mounted takes, as far as that is known."""
+        rules = [scope for mount in self._mounts if mount.access is not None for scope in mount.access.scopes]
+        return [*rules, *(scope for server in self.local() for scope in server.needed_scopes())]
 
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:

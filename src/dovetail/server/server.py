@@ -229,6 +229,11 @@ class Server(Offers):
         """Who may use what; None where everything is for everyone."""
         return self._rules
 
+    def needed_scopes(self) -> tuple[str, ...]:
+        """Every scope that something offered here takes, what is mounted from this process among it."""
+        own = self._rules.scopes if self._rules is not None else ()
+        return tuple(dict.fromkeys((*own, *(self.mounts.needed_scopes() if self.mounts is not None else ()))))
+
     def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
         from dovetail.server.mount import Local
