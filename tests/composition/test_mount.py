@@ -248,3 +248,33 @@ async def test_a_transform_that_does_not_fit_costs_only_itself(caplog: pytest.Lo
         with caplog.at_level(logging.ERROR, "dovetail"):
             assert "wipe" in {tool.name for tool in await client.list_tools()}
     assert "has no argument c" in caplog.text
+
+
+@pytest.mark.parametrize("distant", [False, True], ids=["local", "distant"])
+async def test_disabling_by_tag_means_what_is_mounted_too(distant: bool) -> None:
+    app, below = Server("outer"), inner()
+    app.mount(Client(below) if distant else below, "far")
+    async with Client(app) as client:
+        app.disable(tags=["admin", "nope"])
+        assert "far_wipe" not in [tool.name for tool in await client.list_tools()]
+        with pytest.raises(PeerError, match="Unknown tool"):
+            await client.call("far_wipe")
+        assert await client.call("far_add", a=1) == 2
+        app.disable(tags=["public"])
+        with pytest.raises(PeerError):
+            await client.read("far+note:1")
+        app.enable(tags=["admin", "public"])
+        assert "far_wipe" in [tool.name for tool in await client.list_tools()]
+        assert await client.call("far_wipe") == "gone"
+        assert await client.read("far+note:1") == "note 1"
+    await app.stop()
+    await below.stop()
+
+
+async def test_listeners_hear_that_a_tag_of_something_mounted_was_disabled() -> None:
+    app = Server("outer")
+    app.mount(inner(), "far")
+    async with Client(app) as client, client.listen() as changes:
+        app.disable(tags=["admin"])
+        heard = {(await anext(aiter(changes))).kind for _ in range(3)}
+    assert heard == {"tools", "resources", "prompts"}

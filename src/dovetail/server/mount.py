@@ -55,6 +55,7 @@ class Place(Protocol):
     """A server, as far as mounting goes."""
 
     mounts: "Mounts | None"
+    disabled_tags: frozenset[str]
 
     @property
     def name(self) -> str: ...
@@ -199,12 +200,15 @@ class Mounts:
         mounts = [mount for mount in self._mounts if self._lists(mount.access, mount.target.name, principal)]
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                if self._lists(self._tagged(declaration), name, principal):
+                if self._enabled(declaration) and self._lists(self._tagged(declaration), name, principal):
                     found.setdefault(name, declaration)
         return found
 
     def _lists(self, access: "Access | None", name: str, principal: Principal | None) -> bool:
         return access is None or self._server.rules is None or self._server.rules.lists(access, name, principal)
+
+    def _enabled(self, declaration: Any) -> bool:
+        return self._server.disabled_tags.isdisjoint(tags_of(declaration))
 
     def _tagged(self, declaration: Any) -> "Access | None":
         """The rule of this server about something with such tags."""
@@ -266,17 +270,23 @@ class Mounts:
 
     @property
     def _picks(self) -> bool:
-        """Whether tags decide here who may use something, so that they have to be known."""
+        """Whether tags decide here what is offered, so that they have to be known."""
+        return bool(self._server.disabled_tags) or self._restricts
+
+    @property
+    def _restricts(self) -> bool:
+        """Whether tags decide here who may use something."""
         return self._server.rules is not None and self._server.rules.by_tag
 
     def _allows(self, mount: Mount, declared: Any, inner: str, exchange: Exchange) -> bool:
-        return mount.names.allows(declared) and _admits(self._tagged(declared), inner, exchange)
+        offered = mount.names.allows(declared) and self._enabled(declared)
+        return offered and _admits(self._tagged(declared), inner, exchange)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
         for mount in self._mounts:
             inner = mount.names.inward("resource", uri)
-            if inner is None or self._picks or not self._lists(mount.access, uri, principal):
+            if inner is None or self._restricts or not self._lists(mount.access, uri, principal):
                 continue
             if not isinstance(mount.target, Local) or mount.target.server.readable(inner, principal):
                 return True

@@ -59,6 +59,7 @@ class Offers:
         self._prompts: dict[str, Prompt] = {}
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
+        self.disabled_tags: frozenset[str] = frozenset()  # what is mounted here with one of them is not offered
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
         self._lint = lint
@@ -187,7 +188,10 @@ class Offers:
                 add[mark.kind](function, **named)
 
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags."""
+        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
+
+        Tags mean what is mounted here too, now and later; a tag that nothing has changes nothing.
+        """
         self._switch(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
@@ -225,6 +229,7 @@ class Offers:
             one.enabled = enabled
         for kind in dict.fromkeys(kind for kind, _ in other):
             self._refresh(kind)
+        self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
 
     def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""

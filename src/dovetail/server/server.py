@@ -224,6 +224,11 @@ class Server(Offers):
         names = prefix if isinstance(prefix, Names) else Names(prefix, transforms or {}, tags)
         return self.mounts.add(target.mountable(), names, rule)
 
+    def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        super()._switch(names, tags, enabled=enabled)
+        if tags and self.mounts is not None:
+            self.changed("tools", "resources", "prompts")
+
     @property
     def rules(self) -> "Rules | None":
         """Who may use what; None where everything is for everyone."""
