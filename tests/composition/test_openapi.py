@@ -392,6 +392,20 @@ async def test_a_fastapi_application_of_this_process() -> None:
     assert steps == ["begun", "ended"]
 
 
+async def test_names_that_do_not_fit_are_refused() -> None:
+    document = spec({"/a": {"get": {"operationId": "alpha"}, "post": {"operationId": "beta"}}})
+    for names, words in (
+        ({"alfa": "a"}, r"names= is about `alfa` \(did you mean `alpha`\?\)"),
+        ({"alpha": "beta"}, "names= would call both `alpha` and `beta` `beta`"),
+        ({"alpha": "x", "beta": "x"}, "names= would call both"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Server.from_openapi(document, client=Web(), names=names)
+    app = Server.from_openapi(document, client=Web(), names={"alpha": "beta", "beta": "x"}, include="GET")
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["beta"]
+
+
 def failing(*, after: bool = False, exc: Exception | None = None) -> Any:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

@@ -38,10 +38,11 @@ def add_operations(
     if base is None:
         raise ValueError("the document does not say where its server is: pass url=")
     wanted = _wanted(include)
-    for operation in operations(spec):
-        if not wanted(operation):
-            continue
-        name = (names or {}).get(operation.name, operation.name)
+    found = [*operations(spec)]
+    chosen = [one for one in found if wanted(one)]
+    called = _called([one.name for one in chosen], [one.name for one in found], names or {})
+    for operation in chosen:
+        name = called[operation.name]
         try:
             app.add_tool(
                 Operating(operation, base, send, headers, max_reply),
@@ -54,6 +55,19 @@ def add_operations(
             )
         except ValueError as exc:  # a schema nobody could check must not cost the other operations
             log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+
+
+def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) -> dict[str, str]:
+    """The name of the tool of each operation; ValueError for a name of none, or for two."""
+    from dovetail.server.arguments import listed
+
+    if unknown := [name for name in names if name not in operations]:
+        raise ValueError(f"names= is about {listed(unknown, operations)}, which is no operation of the document")
+    called = {name: names.get(name, name) for name in chosen}
+    for inner, name in names.items():
+        if inner in called and (other := next((one for one in chosen if one != inner and called[one] == name), None)):
+            raise ValueError(f"names= would call both `{inner}` and `{other}` `{name}`")
+    return called
 
 
 def _wanted(include: Callable[[Operation], bool] | str | None) -> Callable[[Operation], bool]:

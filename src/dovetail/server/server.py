@@ -199,7 +199,7 @@ class Server(Offers):
 
         target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
-        home; with `tags`, only what has one of them is offered. All of it is for callers with the `scopes`, and for
+        home, and must fit what is there (of a server elsewhere, the log tells); with `tags`, only what has one of them is offered. All of it is for callers with the `scopes`, and for
         whom `visible`, a function of the principal, is true.
         """
         from dovetail.server.mount import Mounts, leads_to
@@ -247,6 +247,10 @@ class Server(Offers):
             shown = self._rules.shown(kind, items, exchange.caller.principal)
             items = items if shown is None else shown
         return {name: one.declaration for name, one in items.items()}
+
+    def declared(self, kind: "Kind") -> dict[str, Any]:
+        """What is registered here, by name or URI, whoever asks and enabled or not."""
+        return {name: one.declaration for name, one in self._all[kind].items()}
 
     def has(self, kind: "Kind", name: str) -> bool:
         """Whether something is registered here under a name, or a URI leads to it."""
