@@ -238,7 +238,7 @@ class Mounts:
         if not mount.unchecked:
             return
         mount.unchecked = False
-        declared = {kind: await mount.target.listed(kind, exchange) for kind in KINDS}
+        declared: dict[Kind, Mapping[str, Any]] = {kind: await mount.target.listed(kind, exchange) for kind in KINDS}
         for line in mount.names.complaints(declared):
             log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, line)
 

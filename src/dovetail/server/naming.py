@@ -59,7 +59,7 @@ class Names:
                 yield f"`{clip(inner)}` has no argument {listed(strange, arguments)}"
         for inner in known:
             if (other := self._stands_in(inner)) is not None:
-                yield f"`{clip(other)}` would be called `{clip(inner)}`, which is there already: rename or hide that one"
+                yield f"`{clip(other)}` would be called `{clip(inner)}`, which is there already: rename or hide it"
 
     def _stands_in(self, inner: str) -> str | None:
         """What has taken the name of something that has not left it."""

@@ -37,7 +37,7 @@ from dovetail.server.complete import matching, suggestions
 from dovetail.server.content import prompt_messages, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import contained
-from dovetail.server.life import Life, Lifespan
+from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
 from dovetail.server.options import Lifetime
 from dovetail.server.paging import Pages
@@ -142,7 +142,7 @@ class Server(Offers):
         self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
-        self._lifespan = lifespan
+        self._lifespan = lifespan_of(self, lifespan)
         self.mounts: Mounts | None = None  # once something is mounted
         self._life: Life | None = None
         self._middleware: list[Middleware] = []
@@ -199,8 +199,9 @@ class Server(Offers):
 
         target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
-        home, and must fit what is there (of a server elsewhere, the log tells); with `tags`, only what has one of them is offered. All of it is for callers with the `scopes`, and for
-        whom `visible`, a function of the principal, is true.
+        home, and must fit what is there (of a server elsewhere, the log tells); with `tags`, only what has one of them
+        is offered. All of it is for callers with the `scopes`, and for whom `visible`, a function of the principal, is
+        true.
         """
         from dovetail.server.mount import Mounts, leads_to
         from dovetail.server.naming import Names

@@ -111,9 +111,9 @@ def checked(transforms: Any) -> dict[str, Transform]:
     for inner, change in cast("Mapping[str, Any]", transforms).items():
         if not isinstance(change, Transform):
             raise TypeError(f"the transform of {inner!r} must be a Transform(...), not {type(change).__name__}")
-        for name, argument in (change.arguments or {}).items():
+        for name, argument in cast("Mapping[str, Any]", change.arguments or {}).items():
             if not isinstance(argument, Argument):
-                kind = type(cast("Any", argument)).__name__
+                kind = type(argument).__name__
                 raise TypeError(f"the argument {name!r} in the transform of {inner!r} must be an Argument, not {kind}")
         if change.name is not None and names.setdefault(change.name, inner) != inner:
             raise ValueError(f"{names[change.name]!r} and {inner!r} would both be called {change.name!r}")
