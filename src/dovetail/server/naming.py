@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dovetail.errors import clip
 from dovetail.protocol.mounting import Kind
-from dovetail.server.options import TAGS
+from dovetail.server.options import TAGS, expect
 from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
@@ -30,6 +30,7 @@ class Names:
     """The names of one mount."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
+        expect("prefix=", prefix, str, "a text")
         if prefix and not _PREFIX.fullmatch(prefix):
             raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
         if isinstance(tags, str):

@@ -11,7 +11,7 @@ from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_name, check_options, expect
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -89,6 +89,7 @@ class Offers:
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
+        check_name(tool.name)
         if self._lint:
             from dovetail.server.lint import tell
 
@@ -117,6 +118,7 @@ class Offers:
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
         access, rest = _split("resource", options)
+        expect("a resource's URI", uri, str, "a text")
         if "{" in uri:
             if rest.pop("size", None) is not None:
                 raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
@@ -273,6 +275,10 @@ class Offers:
         return self._rules
 
     def _unregister(self, kind: str, name: str) -> None:
+        if name not in self._all[kind]:
+            from dovetail.server.arguments import listed
+
+            raise ValueError(f"no {kind} is called {listed([str(name)], self._all[kind])}")
         del self._all[kind][name]
         if self._rules is not None:
             self._rules.drop(kind, name)
@@ -301,6 +307,7 @@ class Offers:
         if callable(function):
             add(function, **options)
             return function
+        expect("a name", function, str, "a text")
 
         def register(decorated: F) -> F:
             add(decorated, **({"name": function} if function is not None else {}) | options)

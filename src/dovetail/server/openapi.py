@@ -3,11 +3,12 @@
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from dovetail.protocol.web import Send
 from dovetail.server.offers import Offers
 from dovetail.server.operating import MAX_REPLY, Credentials, Operating
+from dovetail.server.options import expect
 from dovetail.server.specification import Operation, base_url, operations, read
 
 log = logging.getLogger("dovetail")
@@ -61,6 +62,7 @@ def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) 
     """The name of the tool of each operation; ValueError for a name of none, or for two."""
     from dovetail.server.arguments import listed
 
+    expect("names=", names, Mapping, "a dict from operations to names")
     if unknown := [name for name in names if name not in operations]:
         raise ValueError(f"names= is about {listed(unknown, operations)}, which is no operation of the document")
     called = {name: names.get(name, name) for name in chosen}
@@ -70,10 +72,15 @@ def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) 
     return called
 
 
-def _wanted(include: Callable[[Operation], bool] | str | None) -> Callable[[Operation], bool]:
+def _wanted(include: Any) -> Callable[[Operation], bool]:
     if include is None:
         return lambda _: True
     if callable(include):
-        return include
-    pattern = re.compile(include)
+        return cast("Callable[[Operation], bool]", include)
+    if not isinstance(include, str):
+        raise TypeError(f'include= takes a pattern for "GET /path", or a function of the operation, not {include!r}')
+    try:
+        pattern = re.compile(include)
+    except re.error as exc:
+        raise ValueError(f"include={include!r} is no regular expression: {exc}") from None
     return lambda operation: pattern.search(f"{operation.method} {operation.path}") is not None

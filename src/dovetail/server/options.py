@@ -1,5 +1,6 @@
 """Options: everything that can be said about a tool, a resource or a prompt where it is registered."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, TypedDict, cast
 
@@ -8,6 +9,9 @@ from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import ToolAnnotations
 
+log = logging.getLogger("dovetail")
+
+_LONGEST: Final = 128  # characters of a tool's name
 TAGS: Final = "dovetail/tags"
 VERSION: Final = "dovetail/version"
 
@@ -80,6 +84,21 @@ def check_options(kind: str, options: Mapping[str, Any]) -> None:
 
     hint = _ELSEWHERE.get((kind, unknown[0]), "")
     raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
+
+
+def check_name(name: str) -> None:
+    """Warn of a tool's name that clients may refuse. spec: tools#tool-names"""
+    plain = name.translate({ord(one): "a" for one in "_-."})
+    if len(name) > _LONGEST or not (plain.isascii() and plain.isalnum()):
+        log.warning(
+            "the tool name %r may be refused by clients: letters, digits, _, - and ., at most %d in all", name, _LONGEST
+        )
+
+
+def expect(option: str, value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    """TypeError unless a value is of this kind, or not given."""
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise TypeError(f"{option} must be {what}, not {value!r}")
 
 
 def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime
+from dovetail.server.options import Lifetime, expect
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
@@ -109,6 +109,12 @@ class Server(Offers):
         trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
+        for option, value in (("name", name), ("version", version), ("title", title), ("instructions", instructions)):
+            expect(f"{option}=", value, str, "a text")
+        expect("limits=", limits, Limits, "Limits(...)")
+        expect("page_size=", page_size, int, "a number")
+        if callable(middleware):
+            raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
         super().__init__(
