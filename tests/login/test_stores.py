@@ -36,10 +36,10 @@ def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> No
 
 
 def test_all_of_it(store: FileStore) -> None:
-    assert store.all() == []
+    assert store.places() == []
     store.set(KEY, b"1")
     store.set(KEY + "/other", b"2")
-    assert sorted(store.all()) == [b"1", b"2"]
+    assert sorted([place.read_bytes() for place in store.places()]) == [b"1", b"2"]
 
 
 def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:

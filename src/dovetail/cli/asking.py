@@ -50,7 +50,7 @@ class Questions:
             raise self._unanswered(question, [])
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
-        _say(f"  {text.line(question.url or '')}")
+        _say(f"  {text.whole(question.url or '')}")
         return _confirm("Did you finish there?", default=False)
 
     def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:

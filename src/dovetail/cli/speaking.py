@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
+from dovetail.cli.advice import advise
 from dovetail.cli.asking import Questions
 from dovetail.cli.bar import Bar
 from dovetail.cli.targets import Asked, client_options, pairs
 from dovetail.connect import Client
-from dovetail.errors import AnswerError, MCPError, NeedsLogin
+from dovetail.errors import AnswerError, MCPError
 from dovetail.protocol.recording import Tap
 from dovetail.wire.logs import LoggingMessageParams
 
@@ -87,8 +88,7 @@ def client_for(target: Any, options: dict[str, Any], questions: Questions | None
 
 def report(exc: MCPError, as_json: bool) -> None:
     """An error, on stderr: for people, or as one JSON document."""
-    if isinstance(exc, NeedsLogin):
-        exc.hint = "dovetail auth login, with the same target; or --auth TOKEN"
+    advise(exc)
     if not as_json:
         text.fail(str(exc))
         return

@@ -23,6 +23,11 @@ def line(text: str) -> str:
     return escaping.line(text, _CELL)
 
 
+def whole(text: str) -> str:
+    """A text on one line, never cut: an address somebody has to copy."""
+    return escaping.line(text)
+
+
 # For programs
 
 

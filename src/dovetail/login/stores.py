@@ -76,9 +76,9 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             self._place(key).unlink()
 
-    def all(self) -> list[bytes]:
-        """Everything that is kept."""
-        return [place.read_bytes() for place in sorted(self._folder.glob("*.json"))]
+    def places(self) -> list[Path]:
+        """The file of everything that is kept."""
+        return sorted(self._folder.glob("*.json"))
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
