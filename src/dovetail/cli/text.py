@@ -97,6 +97,12 @@ def fail(text: str) -> None:
     click.echo(style("error: ", err=True, fg="red", bold=True) + safe(text), err=True)
 
 
+def refuse_overwriting(file: str, force: bool) -> None:
+    """UsageError if a file is there that nobody said may be written over; what is no plain file keeps nothing."""
+    if os.path.isfile(file) and not force:
+        raise click.UsageError(f"{file} is there already; --force writes over it")
+
+
 def note(text: str) -> None:
     """A remark, on stderr."""
     click.echo(style(safe(text), err=True, dim=True), err=True)
