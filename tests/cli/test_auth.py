@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -113,8 +113,8 @@ def test_an_address_to_paste_is_whole_and_need_not_be_typed(
     run: Run, guarded: str, own: dict[str, str], environment: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "dovetail.cli", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
-    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment | own, text=True, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment | own, text=True, stdin=pipe, stderr=pipe, stdout=pipe) as process:
         assert process.stderr is not None
         page = address(process.stderr)
         assert len(page) > 300
@@ -133,7 +133,7 @@ def address(said: IO[str]) -> str:
 class Stays(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: nobody is where it leads."""
 
-    def redirect_request(self, *_: object) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
         return None
 
 

@@ -60,7 +60,9 @@ def command(name: str, force: bool) -> int:
     if keyword.iskeyword(module):
         raise click.UsageError(f"{module!r} is a word of Python's own, and no module can have it as its name")
     if module in sys.stdlib_module_names or module == "dovetail":
-        raise click.UsageError(f"{module!r} is a module that is needed: yours would stand in its place; take another name")
+        raise click.UsageError(
+            f"{module!r} is a module that is needed: yours would stand in its place; take another name"
+        )
     folder = Path(name).parent
     files = {
         folder / f"{module}.py": _SERVER.format(name=module, file=f"{module}.py"),
