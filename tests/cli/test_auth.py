@@ -99,6 +99,8 @@ def test_a_scope_that_is_not_granted_is_named(run: Run, guarded: str, own: dict[
     assert said.code == 7
     assert "for notes:read;" in said.out
     assert said.err.endswith("error: not granted: nonsense\n")
+    refused = run("call", guarded, "write", **own)
+    assert "a login with the scope notes:write is needed" in refused.err  # and not that of before
 
 
 def test_a_login_is_kept_until_there_is_another(run: Run, guarded: str, own: dict[str, str]) -> None:

@@ -61,7 +61,7 @@ def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "--http", "--host", "0.0.0.0"], "anonymous"),
+        ([SERVED, "--http", "--host", "0.0.0.0"], "pass --anonymous"),
         ([SERVED, "--sse", "--workers", "2"], "sessions"),
         ([f"{SERVED}:nothing"], "nothing"),
         ([SERVED, "--port", "8001"], "--port is only for --http or --sse"),

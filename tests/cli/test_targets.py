@@ -79,3 +79,13 @@ def test_a_program_that_serves_http_is_told_to_be_one(run: Run, tmp_path: Path) 
         assert said.code == 3
         assert "the program serves HTTP" in said.err
         assert "use its URL as the target: http://127.0.0.1:" in said.err
+
+
+def test_a_program_that_serves_both_ways_is_waited_for(run: Run, tmp_path: Path) -> None:
+    text = (
+        "import sys\nfrom dovetail import Server\n"
+        "sys.stderr.write('Uvicorn running on http://127.0.0.1:8000 (Press CTRL+C to quit)\\n')\n"
+        "sys.stderr.flush()\nServer('both').run()\n"
+    )
+    (tmp_path / "both.py").write_text(text, encoding="utf-8")
+    assert run("info", "--json", "--", sys.executable, "both.py", cwd=tmp_path).good().json["name"] == "both"

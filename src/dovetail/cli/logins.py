@@ -29,7 +29,9 @@ def setting(given: str | None, url: str) -> Any:
     attended = sys.stdin.isatty() and sys.stderr.isatty()
 
     def refuse(page: str) -> None:
-        missing = lacking(kept, parse_qs(urlsplit(page).query).get("scope", [""])[0].split())
+        wanted = lacking(kept, parse_qs(urlsplit(page).query).get("scope", [""])[0].split())
+        before = kept.scopes if kept is not None else ()  # what was asked for in vain is asked for again, but not news
+        missing = [one for one in wanted if one not in before] or wanted
         what = f"a login with the scope {' '.join(missing)} is needed" if missing and kept else "a new login is needed"
         raise LoginFailed(what).at(hint=again(url, missing if kept else ()))
 

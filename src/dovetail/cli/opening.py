@@ -13,9 +13,10 @@ from dovetail.cli.targets import OURS, SCRIPTS
 from dovetail.connect import Client
 from dovetail.errors import CannotStart
 
-_AT: Final = re.compile(r"(?:running on|listening on|listening at|is at)\W+(https?://[^\s'\"]+)", re.IGNORECASE)
+_HERE: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # a page elsewhere is only mentioned
+_AT: Final = re.compile(rf"(?:running on|listening on|listening at|is at)\W+({_HERE})", re.IGNORECASE)
 _WRONG: Final = re.compile(r"^error: (.+)", re.MULTILINE)
-_PATIENCE: Final = 1.0  # for a program that serves HTTP, and stdin and stdout besides
+_PATIENCE: Final = 3.0  # for a program that serves HTTP, and stdin and stdout besides
 
 
 class Opening(Client):
@@ -24,6 +25,7 @@ class Opening(Client):
     def __init__(self, target: Any, **options: Any) -> None:
         self.is_program = _is_program(target)
         self._ours = isinstance(target, list) and tuple(target[: len(OURS)]) == OURS
+        self._patient = "timeouts" in options  # the user says how long to wait
         self._said = _Said(options.get("stderr"))
         if self.is_program:
             options["stderr"] = self._said
@@ -32,7 +34,7 @@ class Opening(Client):
     async def connect(self) -> None:
         """Open the conversation; UsageError if it is the target that is wrong."""
         try:
-            await (self._watched() if self.is_program else super().connect())
+            await (self._watched() if self.is_program and not self._patient else super().connect())
         except CannotStart as exc:
             wrong = _WRONG.search(exc.stderr or "") if self._ours and exc.exit_code == exits.USAGE else None
             if wrong is None:
@@ -53,7 +55,9 @@ class Opening(Client):
             await asyncio.wait([opening, web])
         await self.close()
         raise CannotStart("the program serves HTTP, and says nothing on stdout").at(
-            server=self.name, hint=f"let it run, and use its URL as the target: {self._said.url}, often with /mcp"
+            server=self.name,
+            hint=f"let it run, and use its URL as the target: {self._said.url}, often with /mcp; if it speaks on stdout "
+            "too, --timeout SECONDS waits for it",
         )
 
 
