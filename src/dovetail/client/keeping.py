@@ -175,6 +175,8 @@ class Keeper:
         if opening is not None and not opening.done():
             opening.cancel()
             await asyncio.wait([opening])
+        if self._clocks is not None:
+            self._clocks.close()
         current, self._current = self._current, None
         if current is not None:
             await current.close()
