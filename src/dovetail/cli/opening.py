@@ -56,8 +56,8 @@ class Opening(Client):
         await self.close()
         raise CannotStart("the program serves HTTP, and says nothing on stdout").at(
             server=self.name,
-            hint=f"let it run, and use its URL as the target: {self._said.url}, often with /mcp; if it speaks on stdout "
-            "too, --timeout SECONDS waits for it",
+            hint=f"let it run, and use its URL as the target: {self._said.url}, often with /mcp; if it speaks on "
+            "stdout too, --timeout SECONDS waits for it",
         )
 
 
