@@ -12,7 +12,7 @@ def main() -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     here = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    authority = AuthorizationServer(issuer=here, resources=[f"{here}/mcp"])
+    authority = AuthorizationServer(issuer=here, resources=[f"{here}/mcp"], scopes=("notes:read", "notes:write"))
     app = Server("guarded", auth=Guard(authority.verifier(), scopes_supported=[]))  # a login asks for no scope
 
     @app.tool
@@ -20,10 +20,10 @@ def main() -> None:
         """Who asks."""
         return str(ctx.principal)
 
-    @app.tool(scopes=["write"])
-    def write(text: str) -> str:
-        """Write something."""
-        return f"{text} is written"
+    @app.tool(scopes=["notes:write"])
+    def write(text: str = "") -> str:
+        """Write a note."""
+        return "written"
 
     sys.stderr.write(f"guarded is at {here}/mcp\n")
     sys.stderr.flush()

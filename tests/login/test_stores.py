@@ -36,10 +36,10 @@ def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> No
 
 
 def test_all_of_it(store: FileStore) -> None:
-    assert store.all() == []
+    assert store.places() == []
     store.set(KEY, b"1")
     store.set(KEY + "/other", b"2")
-    assert sorted(store.all()) == [b"1", b"2"]
+    assert sorted([place.read_bytes() for place in store.places()]) == [b"1", b"2"]
 
 
 def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
@@ -65,14 +65,12 @@ def test_what_others_could_read_is_closed_and_told(
     place.chmod(mode)
     assert store.get(KEY) == b"x"
     assert place.stat().st_mode & 0o777 == 0o600
-    assert store.all() == [b"x"]
+    assert store.places() == [place]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"mode {mode:o}" in caplog.text
 
 
-def test_what_cannot_be_read_is_said_in_words(
-    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_read_is_said_in_words(store: FileStore, tmp_path: Path) -> None:
     store.set(KEY, b"x")
     (place,) = (tmp_path / "logins").iterdir()
     place.unlink()
@@ -80,8 +78,6 @@ def test_what_cannot_be_read_is_said_in_words(
     with pytest.raises(LoginFailed, match="cannot be used: Is a directory") as caught:
         store.get(KEY)
     assert caught.value.hint is not None
-    assert store.all() == []
-    assert "cannot be used" in caplog.text
 
 
 async def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:

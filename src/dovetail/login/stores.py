@@ -76,17 +76,9 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             self._place(key).unlink()
 
-    def all(self) -> list[bytes]:
-        """Everything that is kept."""
-        found: list[bytes] = []
-        for place in sorted(self._folder.glob("*.json")):
-            try:
-                data = _read(place)
-            except LoginFailed as exc:
-                log.warning("%s", exc)
-            else:
-                found += [] if data is None else [data]
-        return found
+    def places(self) -> list[Path]:
+        """The file of everything that is kept."""
+        return sorted(self._folder.glob("*.json"))
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
