@@ -219,15 +219,16 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
 def _socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Way:
     from dovetail.transports.callers import SocketCaller
 
+    make = functools.partial(SocketCaller, limits.answer, reaching=timeouts.connect, leaving=timeouts.close)
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
         path = rest.removeprefix("//")
-        return Way(path, target, lambda: SocketCaller(limits.answer, path=path, leaving=timeouts.close))
+        return Way(path, target, lambda: make(path=path))
     parts = urlsplit(target)
     if parts.port is None:
         raise ValueError(f"{target!r} must be tcp://host:port")
     host, port = parts.hostname or "127.0.0.1", parts.port
-    return Way(target, target, lambda: SocketCaller(limits.answer, host=host, port=port, leaving=timeouts.close))
+    return Way(target, target, lambda: make(host=host, port=port))
 
 
 def _command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> Way:

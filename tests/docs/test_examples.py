@@ -205,6 +205,22 @@ def test_gateway() -> None:
     assert "Which seat" in str(asked["result"]["inputRequests"])
 
 
+def test_host(tmp_path: Path) -> None:
+    """With servers that are here; with those of others it is run in tests/interop."""
+    entries = {
+        name: {"command": sys.executable, "args": [str(EXAMPLES / f"{name}.py")]} for name in ("notes", "weather")
+    }
+    config = tmp_path / "host.json"
+    config.write_text(json.dumps({"mcpServers": entries}))
+    command = [sys.executable, str(EXAMPLES / "host.py"), str(config)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "weather.forecast  (" in run.stdout
+    assert "notes.write  (" in run.stdout
+    assert run.stdout.endswith("notes is ready\nweather is ready\n")
+    named = json.loads((EXAMPLES / "host.json").read_text())["mcpServers"]
+    assert len(named) == 3
+
+
 def test_examples_are_short() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
     assert not {name: length for name, length in lengths.items() if length > 80 and name != "demo.py"}

@@ -49,8 +49,47 @@ async def test_a_redirect_within_the_origin_is_followed_with_all_it_carried(stat
         reply = await one.send("POST", [(b"content-type", b"application/json")], b"{}")
         assert await body_of(reply, one.url) == b"here"
         assert [asked.headers["authorization"] for asked in server.told] == ["bearer x"] * 2
-        assert one.url != server.url  # the next request goes there at once
+        assert (one.url != server.url) == (status == 308)  # the next request goes there at once
         await one.close()
+
+
+async def asked(*sent: str, replies: tuple[bytes, ...]) -> list[str]:
+    """The paths a server was asked for, by requests of these methods one after the other."""
+    async with scripted(saying(*replies)) as server:
+        one = door(server.url)
+        for method in sent:
+            (await one.send(method, [], b"")).close()
+        await one.close()
+        return [told.target for told in server.told]
+
+
+FINE = said(200)
+
+
+async def test_a_redirect_for_now_moves_only_the_request_that_met_it() -> None:
+    moved = said(307, location="/busy")
+    assert await asked("POST", "POST", replies=(moved, FINE)) == ["/mcp", "/busy", "/mcp"]
+    assert await asked("POST", "POST", replies=(moved, said(308, location="/far"), FINE)) == [
+        "/mcp", "/busy", "/far", "/mcp",
+    ]  # fmt: skip
+
+
+async def test_a_redirect_for_good_moves_what_comes_after_it() -> None:
+    moved = said(308, location="/new")
+    assert await asked("POST", "POST", "GET", replies=(moved, FINE)) == ["/mcp", "/new", "/new", "/new"]
+    now = said(307, location="/busy")
+    assert await asked("POST", "POST", replies=(moved, now, FINE)) == ["/mcp", "/new", "/busy", "/new"]
+
+
+async def test_an_address_is_read_as_of_the_page_that_names_it() -> None:
+    one = door("http://127.0.0.1:9/mcp")
+    assert one.at("post", "http://127.0.0.1:9/stream/") == "http://127.0.0.1:9/stream/post"
+    await one.close()
+
+
+async def test_a_redirect_of_a_stream_does_not_move_the_requests() -> None:
+    moved = said(308, location="/stream")
+    assert await asked("GET", "POST", "DELETE", replies=(moved, FINE)) == ["/mcp", "/stream", "/mcp", "/mcp"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +103,7 @@ async def test_a_redirect_to_another_place_is_not(location: str) -> None:
         assert caught.value.status == 307
         assert len(server.told) == 1
         with pytest.raises(NotMCP, match="not its own"):
-            one.at(location)
+            one.at(location, server.url)
         await one.close()
 
 

@@ -1,0 +1,66 @@
+"""One host, three servers of different make, one user in charge; then the same servers as one, for any client.
+
+`dovetail run examples/booking.py --http` in another terminal, then `python examples/host.py examples/host.json`: it
+lists what all of them offer. With `--model ollama:qwen3 --prompt "…"` a model uses it, and you are asked; with `--port
+8484` it is served as one.
+"""
+
+import argparse
+import asyncio
+
+from dovetail import Agent, Host, Policy, TerminalConsent, rule
+from dovetail.host import named
+
+POLICY = Policy(
+    "ask",
+    rules=[
+        rule("allow", server="files", tool=["read_*", "list_*"]),
+        rule(
+            "deny", server="files", tool=["write_*", "edit_*", "move_*", "create_*"], reason="files are only read here"
+        ),
+        rule("hide", tool="directory_tree"),
+    ],
+    limits={"*": {"timeout": 60, "result_bytes": 100_000}},
+)
+
+
+async def converse(agent: Agent, prompt: str) -> None:
+    """Every call goes by the policy; what that does not decide, the person at the terminal does."""
+    async for event in agent.run(prompt):
+        match event.type:
+            case "text":
+                print(event.text)
+            case "call":
+                print(f"→ {event.tool} {dict(event.arguments)}")
+            case "result":
+                print(f"← {event.result.content[0]}")
+            case "done":
+                print(f"{event.reason} after {event.usage.turns} turns, {event.usage.tokens} tokens", flush=True)
+            case _:
+                pass
+
+
+async def main(args: argparse.Namespace) -> None:
+    """Nothing is started before it is needed; all of it ends with the block."""
+    model = named(args.model) if args.model else None
+    async with Host.from_config(args.config, policy=POLICY, consent=TerminalConsent(), model=model) as host:
+        for tool in await host.tools():
+            print(f"{tool.full}  ({tool.tokens} tokens)")
+        for member in host.servers:
+            print(f"{member.name} is {member.state}", flush=True)
+        if model is not None and args.prompt:
+            await converse(Agent(host, model, budget_tokens=100_000), args.prompt)
+        if args.port is not None:
+            serving = host.serve("http", port=args.port)
+            print(f"all of them are at http://127.0.0.1:{args.port}/mcp", flush=True)
+            assert serving is not None
+            await serving
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config")
+    parser.add_argument("--model")
+    parser.add_argument("--prompt")
+    parser.add_argument("--port", type=int)
+    asyncio.run(main(parser.parse_args()))
