@@ -323,3 +323,11 @@ def test_mistakes() -> None:
         Upstream(**both)
     with pytest.raises(ValueError, match="by its issuer"):
         Upstream("github", issuer="https://x", **both)
+
+
+def test_what_an_upstream_cannot_be_made_of() -> None:
+    with pytest.raises(TypeError, match="allow must be a function"):
+        Upstream(UP, client_id="c", client_secret="s", allow=["ada"])  # pyright: ignore[reportArgumentType]
+    for issuer in ("up.example", "http://up.example"):
+        with pytest.raises(ValueError, match="https URL"):
+            Upstream(issuer=issuer, client_id="c", client_secret="s")

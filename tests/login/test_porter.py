@@ -31,6 +31,7 @@ TOKENS = StaticTokens(
         "bob-plus": Principal("bob", scopes=["read", "write"]),
     }
 )
+LED = Guard(TOKENS, authorization_servers=["https://login.example"])
 
 
 def guarded(auth: Any = TOKENS, **options: Any) -> Server:
@@ -66,7 +67,7 @@ async def test_a_caller_is_who_the_token_says() -> None:
 
 async def test_without_a_token_nothing_is_served() -> None:
     """Every route of the application, by every method: only the metadata is for everyone."""
-    endpoint = guarded().asgi()
+    endpoint = guarded(LED).asgi()
     open_paths = {WELL_KNOWN, WELL_KNOWN + "/mcp"}
     for path in (
         "/mcp",
@@ -141,7 +142,7 @@ async def test_the_metadata_names_the_scopes_of_everything_offered() -> None:
     ],
 )
 async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str, resource: str, metadata: str) -> None:
-    endpoint = guarded().asgi(path=path, public_url=public_url)
+    endpoint = guarded(LED).asgi(path=path, public_url=public_url)
     there = {"host": "x.example"}
     document = await Visit(endpoint, "GET", asked, headers=there, root_path=root).done()
     assert document.status == 200

@@ -152,7 +152,7 @@ class Guard:
             "error": error,
             "error_description": words,
             "scope": " ".join(self._scopes) or None,
-            "resource_metadata": head.metadata,
+            "resource_metadata": head.metadata if self._servers else None,  # else it leads to nobody who issues tokens
             "algs": " ".join(ALGORITHMS) if bound else None,
         }
         named = ", ".join(f'{name}="{value}"' for name, value in said.items() if value is not None)
@@ -200,7 +200,7 @@ def _check_verifier(one: Any) -> None:
 
 def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
     """Scopes as an author gives them, each one a word that can stand in a challenge."""
-    found = several(scopes if isinstance(scopes, str) else tuple(scopes))
+    found = several(scopes)
     for one in found:
         if not _SCOPE.fullmatch(one):
             raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")

@@ -122,7 +122,7 @@ class AuthorizationServer:
 
     def verifier(self, audience: Sequence[str] = ()) -> OwnTokens:
         """What a guarded server of the same process is given as `auth`: revoked tokens end at once."""
-        return OwnTokens(self._issuing, (audience,) if isinstance(audience, str) else audience)
+        return OwnTokens(self._issuing, several(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
         """The provider's own token of a caller, renewed if need be: to call the provider's API in their name.

@@ -123,6 +123,9 @@ class Upstream:
     ) -> None:
         if (provider is None) == (issuer is None):
             raise ValueError("an Upstream is a known provider, or any other by its issuer")
+        if issuer is not None and not secure(issuer):
+            raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
+        _check_rule(allow)
         self._provider = _known(provider, parts) if isinstance(provider, str) else provider
         self._issuer = issuer
         self._client_id = client_id
@@ -227,6 +230,13 @@ class Upstream:
             return read_token(answer, now)
         except LoginFailed:  # some answer with 200 whatever they say
             raise LoginFailed("the provider gave no token") from failure(provider.token_endpoint, answer)
+
+
+def _check_rule(allow: Any) -> None:
+    if not (allow is None or callable(allow)):
+        raise TypeError(
+            'allow must be a function of what the provider says of a user: lambda user: user["login"] == "ada"'
+        )
 
 
 def _known(name: str, parts: Mapping[str, str]) -> Provider:
