@@ -180,6 +180,7 @@ def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str,
 
 
 def _check_http(options: dict[str, Any]) -> None:
+    from dovetail.transports.door import check_files
     from dovetail.transports.fetch import OWN_HEADERS
 
     expect_texts("headers", options["headers"])
@@ -192,8 +193,7 @@ def _check_http(options: dict[str, Any]) -> None:
         given = options[option]
         for file in given if isinstance(given, tuple) else (given,):
             expect(option, file, (str, Path), "the path of a file")
-            if file is not None and not Path(file).is_file():
-                raise FileNotFoundError(f"{option}= names a file that is not there: {str(file)!r}")
+    check_files(options["ca_file"], options["cert"])
     expect("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
     expect("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
 

@@ -1,6 +1,7 @@
 """A server's place on the web: redirects stay within it, credentials too, and refusals are told in words."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dovetail.errors import (
     ResultError,
     TransportError,
 )
-from dovetail.transports.door import Door, body_of, refusal, told
+from dovetail.transports.door import Door, body_of, check_files, refusal, told
 from dovetail.transports.fetch import Unreachable
 from dovetail.transports.http1 import BadReply, Broken, TooLarge
 from dovetail.wire.incoming import Incoming
@@ -198,3 +199,19 @@ def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
         found = told(Broken("cut", sent=sent, head=False), "http://example.com")
         assert isinstance(found, Disconnected)
         assert found.sent is sent
+
+
+def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+    there = tmp_path / "there.pem"
+    there.touch()
+    check_files(None, None)
+    check_files(there, (there, str(there)))
+    for ca_file, cert, said in (
+        ("no.pem", None, r"ca_file= .*'no\.pem'"),
+        (None, "no.pem", "cert= "),
+        (None, (there, "key"), "cert= .*'key'"),
+    ):
+        with pytest.raises(FileNotFoundError, match=said):
+            check_files(ca_file, cert)
+        with pytest.raises(FileNotFoundError, match=said):
+            door("https://127.0.0.1:9/mcp", ca_file=ca_file, cert=cert)

@@ -297,12 +297,18 @@ def fetcher(
     return Fetcher(tls=_tls(ca_file, cert, verify), proxy=proxy, connect_time=connect_time, **more)
 
 
+def check_files(ca_file: Any, cert: Any) -> None:
+    """FileNotFoundError unless the files of certificates are there."""
+    for option, given in (("ca_file", ca_file), ("cert", cert)):
+        for file in given if isinstance(given, tuple) else (given,):
+            if file is not None and not Path(file).is_file():
+                raise FileNotFoundError(f"{option}= names a file that is not there: {str(file)!r}")
+
+
 def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
     if ca_file is None and cert is None and verify:
         return None
-    for file in (ca_file, *(cert if isinstance(cert, tuple) else (cert,))):
-        if file is not None and not Path(file).is_file():
-            raise FileNotFoundError(f"there is no certificate file {str(file)!r}")
+    check_files(ca_file, cert)
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
     if not verify:
         context.check_hostname = False
