@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import AnswerError, Client, ClientLimits, ResultError, Timeouts
-from stand_ins import ERAS, Messages, Play, event, http, on_socket, on_web, streamed
+from dovetail import AnswerError, Client, ClientLimits, ResultError, TextContent, Timeouts
+from stand_ins import ERAS, Messages, Play, event, http, notice, on_socket, on_web, streamed, text
 from transports.scene import until
 
 PATIENT = Timeouts(connect=5, probe=5, initialize=60, call=600, read=600)
@@ -177,3 +177,58 @@ async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -
             await one.call("asking")
         answered.set()
         assert await other == "fine"
+
+
+@pytest.mark.parametrize("at_fault", ["server", "client"])
+async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
+    at_fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, heard = list[str](), list[str]()
+
+    def failing(to: str, data: bytes, _: Any) -> None:
+        if b"tools/call" in data or (told and b"content" in data):
+            told.append(to)
+            if to == at_fault:
+                raise OSError("the disk is full")
+
+    play = Play("handshake")
+    async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
+        one.taps += [failing, lambda to, data, _: heard.append(to)]
+        for _ in range(3):
+            assert await one.call("pay") == "ok"
+    assert play.count("tools/call") == 3
+    assert told == ["server", "client"][: 1 if at_fault == "server" else 2]
+    assert heard == ["server", "client"] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "it: what records its messages failed and is told no more"
+    ]
+
+
+def _progressing(message: dict[str, Any]) -> Any:
+    token = message["params"]["_meta"]["progressToken"]
+    return Messages([notice("notifications/progress", progressToken=token, progress=1), text("paid")])
+
+
+@both
+async def test_a_slow_handler_of_progress_holds_an_answer_no_longer_than_the_call_may_take(era: str) -> None:
+    async def slow(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    play = Play(era, {"tools/call": _progressing})
+    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+        result = await one.call_tool("pay", timeout=0.2, total=0.2, progress=slow)
+    assert result.content == [TextContent(text="paid")]
+
+
+@both
+async def test_a_handler_of_progress_may_call_from_tasks_of_its_own(era: str) -> None:
+    async def inner(*_: object) -> None: ...
+
+    async def outer(*_: object) -> None:
+        results.extend(await asyncio.gather(*(one.call_tool("pay", progress=inner) for _ in range(2))))
+
+    results = list[Any]()
+    play = Play(era, {"tools/call": _progressing})
+    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(10):
+        await one.call_tool("pay", progress=outer)
+    assert [result.content for result in results] == [[TextContent(text="paid")]] * 2

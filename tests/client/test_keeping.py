@@ -18,11 +18,13 @@ from dovetail import (
     Disconnected,
     Interrupted,
     MCPError,
+    PeerError,
     RequestTimeout,
     Server,
     Timeouts,
     ToolAnnotations,
 )
+from dovetail.client.keeping import Keeper
 from driver import serving, serving_asgi
 from stand_ins import (
     CLOSE,
@@ -32,6 +34,7 @@ from stand_ins import (
     Failure,
     Messages,
     Play,
+    encoded,
     event,
     http,
     notice,
@@ -146,6 +149,49 @@ async def test_a_lost_session_is_opened_again_once_for_all_who_wait() -> None:
         assert play.count("initialize") == 2
 
 
+def _refusal(code: int, words: str, **id: Any) -> Any:
+    def refused(message: dict[str, Any]) -> bytes:
+        error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": words}}
+        return http(encoded(error | id), status=400)
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        _refusal(-32602, "charge refused: unknown session id in argument 'checkout'"),
+        _refusal(-32000, "Bad Request: No valid session ID provided"),
+        _refusal(-32602, "unknown session", id=None),
+        _refusal(-32000, "charge refused: unknown session id", id=None),
+    ],
+    ids=["an argument", "an answer", "another code", "other words"],
+)
+async def test_a_refusal_that_speaks_of_sessions_is_no_lost_session(refusal: Any) -> None:
+    play = Play("handshake", {"tools/call": refusal}, session="s")
+    async with on_web(play) as at, client(at) as one:
+        with pytest.raises(PeerError, match="session"):
+            await one.call("pay")
+        assert play.count("tools/call") == play.count("initialize") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "id"),
+    [
+        (-32000, "Bad Request: No valid session ID provided", None),
+        (-32600, "Bad Request: Missing session ID", "server-error"),
+        (-32001, "Session not found", None),
+    ],
+)
+async def test_servers_that_tell_a_lost_session_in_words_are_understood(code: int, words: str, id: str | None) -> None:
+    play = Play("handshake", session="s")
+    refusals = [_refusal(code, words, id=id)]
+    play.reactions = {"tools/call": lambda message: refusals.pop()(message) if refusals else text("done")}
+    async with on_web(play) as at, client(at) as one:
+        assert await one.call("go") == "done"
+        assert play.count("initialize") == 2
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str) -> None:
     ran: list[str] = []
@@ -178,6 +224,38 @@ async def test_a_restarted_server_is_found_again_and_nothing_runs_twice(era: str
         assert await one.call("peek") == "seen"
         await one.close()
     assert sorted(ran) == sorted(["before", *names])
+
+
+@pytest.mark.parametrize("listing", [SILENCE, CLOSE], ids=["silent", "lost"])
+async def test_a_result_is_not_lost_over_the_list_of_tools_asked_for_after_it(listing: Any) -> None:
+    def listed(_: Any) -> Any:
+        return {"tools": [tool("pay")]} if play.connections == 1 else listing
+
+    play = Play("handshake", {"tools/list": listed, "tools/call": once(CLOSE, text("paid"))})
+    timeouts = Timeouts(connect=2, probe=0.3, initialize=5, call=0.5, read=0.5)
+    async with on_socket(play) as at, client(at, timeouts=timeouts) as one:
+        await one.list_tools()
+        with pytest.raises(Interrupted):
+            await one.call("die")
+        async with asyncio.timeout(20):
+            assert await one.call("pay") == "paid"
+        assert play.connections > 1
+        assert play.count("tools/call") == 2
+
+
+async def test_a_server_that_was_away_a_thousand_times_is_still_told_as_away() -> None:
+    opened = 0
+
+    async def refuse() -> Any:
+        nonlocal opened
+        opened += 1
+        raise CannotConnect("away")
+
+    keeper = Keeper("it", refuse, ClientLimits(reconnect_after=0.0))
+    for _ in range(1100):
+        with pytest.raises(CannotConnect):
+            await keeper.ready()
+    assert opened == 1100
 
 
 # Listening through a loss

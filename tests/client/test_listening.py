@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import Change, Client, ClientLimits, NotOffered, Timeouts
 from dovetail.client.listening import KINDS, Listening
+from dovetail.connect import Way
 from dovetail.wire.subscriptions import SubscriptionFilter
 from stand_ins import SILENCE, STREAM_HEAD, Play, encoded, event, http, notice, on_web
 from transports.scene import until
@@ -204,3 +205,16 @@ async def test_a_server_that_goes_away_is_lost_and_so_is_the_session() -> None:
         assert one.connected
     await until(lambda: not one.connected)
     await one.close()
+
+
+async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None:
+    def dial() -> Any:
+        raise FileNotFoundError("there is no certificate file")
+
+    one = Client(Way("s", None, dial))
+    async with asyncio.timeout(5):
+        with pytest.raises(FileNotFoundError):
+            async with one.listen():
+                pass
+        with pytest.raises(FileNotFoundError):
+            await anext(aiter(one.listen()))

@@ -17,7 +17,7 @@ async def test_coroutines_run_one_after_the_other_and_in_order() -> None:
 
     for number in range(5):
         box.call(slow, number)
-    await box.flush()
+    await box.flush(5)
     assert done == list(range(5))
 
 
@@ -33,7 +33,7 @@ async def test_the_oldest_give_way() -> None:
     for number in range(100):
         box.call(slow, number)
     gate.set()
-    await box.flush()
+    await box.flush(5)
     assert done == [-1, 97, 98, 99]
     assert box.dropped == 97
 
@@ -53,7 +53,7 @@ async def test_failures_are_logged_once_and_do_not_stop_the_rest(caplog: pytest.
     with caplog.at_level(logging.ERROR, "dovetail"):
         for handler in (broken, plainly, broken, fine):
             box.call(handler)
-        await box.flush()
+        await box.flush(5)
     assert done == [1]
     assert len(caplog.records) == 1
 
@@ -68,7 +68,7 @@ async def test_closing_forgets_what_waits() -> None:
     box.close()
     await asyncio.sleep(0)
     assert not done
-    await box.flush()
+    await box.flush(5)
 
 
 async def test_flushing_does_not_wait_for_what_comes_later() -> None:
@@ -81,9 +81,9 @@ async def test_flushing_does_not_wait_for_what_comes_later() -> None:
 
     box.call(endless)
     async with asyncio.timeout(5):
-        await box.flush()
+        await box.flush(5)
     gate.set()
-    await box.flush()
+    await box.flush(5)
 
 
 async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> None:
@@ -94,8 +94,59 @@ async def test_closing_lets_go_of_whoever_flushes_without_cancelling_them() -> N
 
     box.call(slow)
     box.call(slow)
-    flushing = asyncio.create_task(box.flush())
+    flushing = asyncio.create_task(box.flush(5))
     await asyncio.sleep(0)
     box.close()
     async with asyncio.timeout(5):
         await flushing
+
+
+async def test_flushing_waits_no_longer_than_it_may() -> None:
+    box, gate = Mailbox(10), asyncio.Event()
+    box.call(gate.wait)
+    async with asyncio.timeout(5):
+        for seconds in (0.01, 0.0, -1.0):
+            await box.flush(seconds)
+    gate.set()
+    await box.flush(5)
+
+
+async def test_a_handler_never_waits_for_itself_whatever_tasks_it_uses() -> None:
+    box, done = Mailbox(10), list[str]()
+
+    async def flushing() -> None:
+        await box.flush(60)
+        done.append("inside")
+
+    async def handler() -> None:
+        await asyncio.gather(asyncio.wait_for(flushing(), 60), flushing())
+
+    async with asyncio.timeout(5):
+        box.call(handler)
+        await box.flush(60)
+    assert done == ["inside"] * 2
+
+
+async def test_what_a_handler_left_running_waits_as_anybody_does() -> None:
+    box, gate, order, left = Mailbox(10), asyncio.Event(), list[str](), list[asyncio.Task[None]]()
+
+    async def afterwards() -> None:
+        await gate.wait()
+        await box.flush(60)
+        order.append("flushed")
+
+    async def handler() -> None:
+        left.append(asyncio.create_task(afterwards()))
+
+    async def later() -> None:
+        gate.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        order.append("handled")
+
+    box.call(handler)
+    box.call(later)
+    async with asyncio.timeout(5):
+        await box.flush(60)
+        await left[0]
+    assert order == ["handled", "flushed"]

@@ -73,7 +73,7 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
     async with on_socket(play) as at, Client(at, on_log=slow, limits=ClientLimits(waiting=50)) as client:
         assert await client.call("go") == "done"
         gate.set()
-        await client._mailbox.flush()  # pyright: ignore[reportPrivateUsage]
+        await client._mailbox.flush(10)  # pyright: ignore[reportPrivateUsage]
         assert len(heard) <= 52
 
 

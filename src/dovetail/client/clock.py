@@ -157,6 +157,7 @@ class Clocks:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer, self._looks = None, inf
 
     def _look_at(self, time: float) -> None:
         self.close()

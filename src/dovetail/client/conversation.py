@@ -7,7 +7,7 @@ exception that says which server and which step.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from dovetail.client.answering import Answering
@@ -61,7 +61,7 @@ class Conversation:
         heard: Heard,
         missed: Callable[[], None],
         waiting: Clocks | None = None,
-        taps: Sequence[Tap] = (),
+        taps: list[Tap] | None = None,
         on_lost: Callable[["Conversation"], None] | None = None,
     ) -> None:
         self.channel = channel
@@ -82,7 +82,7 @@ class Conversation:
         self._on_lost = on_lost
         self.missed = missed  # called when what the server says unasked may not all have come
         self._waiting = waiting  # the clocks of those who wait for it to be opened
-        self._taps = taps
+        self._taps: list[Tap] = [] if taps is None else taps
         self._loop = asyncio.get_running_loop()
         self._last = 0
         self._held = 0  # how many things a user is busy with
@@ -148,7 +148,7 @@ class Conversation:
         if self._taps:
             self._tap("client", message.encoded())
         if clock.progress is not None and clock.reported:
-            await self._mailbox.flush()
+            await self._mailbox.flush(clock.due - self._loop.time())  # the answer is here: it is not given up
         if message.error is not None:
             raise self._located(refused(self.revision, request.method, message.error), request.step)
         if message.result is UNSET:
@@ -186,8 +186,13 @@ class Conversation:
             self._tap("server", told)
 
     def _tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
-        for tap in self._taps:
-            tap(to, data, headers)
+        for tap in tuple(self._taps):
+            try:
+                tap(to, data, headers)
+            except Exception as exc:  # whoever watches must not cost a request its answer
+                log.error("%s: what records its messages failed and is told no more", self.name, exc_info=exc)
+                if tap in self._taps:
+                    self._taps.remove(tap)
 
     # What the server says
 

@@ -188,7 +188,7 @@ class Forwarding:
         progress = self._progress(exchange) if wants else None
         options = Options(progress=progress, meta=self._meta(exchange), total=_FOREVER)
         said = Whole(await self._requesting.forwarded(row, params, options))
-        await self._mailbox.flush()  # what came on the way goes before the answer
+        await self._mailbox.flush(self._client.timeouts.call)  # what came on the way goes before the answer
         return said
 
     async def _through(self, exchange: Exchange) -> Any:

@@ -23,6 +23,7 @@ from dovetail.errors import (
     RequestTimeout,
     TransportError,
 )
+from dovetail.protocol.backoff import backoff
 from dovetail.protocol.channel import Headers, step
 from dovetail.protocol.limits import ClientLimits
 from dovetail.wire.shape import Struct
@@ -127,7 +128,7 @@ class Keeper:
             conversation = await self._open()
         except MCPError:
             self._failures += 1
-            wait = min(self._limits.reconnect_after * 2 ** (self._failures - 1), _LONGEST_WAIT)
+            wait = backoff(self._limits.reconnect_after, self._failures - 1, _LONGEST_WAIT)
             self._not_before = loop.time() + wait
             raise
         self._failures = 0
@@ -158,12 +159,12 @@ class Keeper:
         if attempt > self._limits.retries or isinstance(exc, RequestTimeout) or self._closed:
             return None
         if isinstance(exc, Disconnected):
-            return _backoff(attempt) if safe or not exc.sent else None
+            return _again(attempt) if safe or not exc.sent else None
         if isinstance(exc, CannotConnect):
-            return _backoff(attempt) if self.opened else None  # it was there before: it may be starting again
+            return _again(attempt) if self.opened else None  # it was there before: it may be starting again
         if safe and (isinstance(exc, RateLimited) or exc.status in TRANSIENT):
             asked = exc.retry_after if isinstance(exc, RateLimited | HttpError) else None
-            return _backoff(attempt) if asked is None else min(asked, _LONGEST_WAIT)
+            return _again(attempt) if asked is None else min(asked, _LONGEST_WAIT)
         return None
 
     async def close(self) -> None:
@@ -175,6 +176,8 @@ class Keeper:
         if opening is not None and not opening.done():
             opening.cancel()
             await asyncio.wait([opening])
+        if self._clocks is not None:
+            self._clocks.close()
         current, self._current = self._current, None
         if current is not None:
             await current.close()
@@ -191,9 +194,9 @@ class Keeper:
         self._waiters = 0
 
 
-def _backoff(attempt: int) -> float:
+def _again(attempt: int) -> float:
     # Jitter, because many callers lose the same server at the same moment.
-    return min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1.0)
+    return backoff(_FIRST_WAIT, attempt - 1, _LONGEST_WAIT) * random.uniform(0.5, 1.0)
 
 
 def _told(exc: MCPError, safe: bool) -> MCPError:

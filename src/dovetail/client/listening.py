@@ -24,6 +24,7 @@ from dovetail.errors import (
     RequestTimeout,
     ResultError,
 )
+from dovetail.protocol.backoff import backoff
 from dovetail.protocol.channel import Request
 from dovetail.protocol.limits import ClientLimits
 from dovetail.protocol.speaking import Speaker
@@ -79,7 +80,7 @@ class Listening:
         self._news = asyncio.Event()
         self._begun: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._failed: MCPError | None = None
+        self._failed: Exception | None = None
         self._id: Id | None = None
         self._confirmed: Id | None = None
         self._entered = False
@@ -155,16 +156,19 @@ class Listening:
             except MCPError as exc:
                 self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
                 return
+            except Exception as exc:  # whoever waits for changes must not wait for a task that is no more
+                self._fail(exc)
+                return
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
             lasted = loop.time() - since >= self._limits.reconnect_most
             fruitless = 0 if lasted or self._heard != heard else fruitless + 1
             if fruitless > self._limits.reconnects:
                 self._fail(Disconnected(f"the server ended the stream {fruitless} times without saying anything"))
                 return
-            wait = min(self._limits.reconnect_after * 2**fruitless, self._limits.reconnect_most)
+            wait = backoff(self._limits.reconnect_after, fruitless, self._limits.reconnect_most)
             await asyncio.sleep(wait * random.uniform(1.0, 1.2))
 
-    def _fail(self, exc: MCPError) -> None:
+    def _fail(self, exc: Exception) -> None:
         self._failed = exc
         self._news.set()
         if self._begun is not None and not self._begun.done():

@@ -8,9 +8,13 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 log = logging.getLogger("dovetail")
+
+# Which handler's work it is, in whatever task that is done.
+_within: ContextVar[object] = ContextVar("dovetail_within", default=None)
 
 
 class Mailbox:
@@ -20,6 +24,7 @@ class Mailbox:
         self._limit = limit
         self._waiting: deque[Coroutine[Any, Any, Any]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._working: object = None  # a mark of the handler at work
         self._complained = False
         self._posted = self._handled = 0
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
@@ -47,32 +52,48 @@ class Mailbox:
 
     async def _work(self) -> None:
         while self._waiting:
+            self._working = mark = object()
+            _within.set(mark)
             try:
                 await self._waiting.popleft()
             except Exception as exc:
                 self._complain(exc)
             finally:
+                self._working = None
                 self._done()
 
     def _done(self) -> None:
         """One more has been handled, or given way; the first ones go first, so a count says which."""
         self._handled += 1
         while self._flushing and self._flushing[0][0] <= self._handled:
-            _, flushed = self._flushing.pop(0)
-            if not flushed.done():
-                flushed.set_result(None)
+            _release(self._flushing.pop(0)[1])
 
     def _complain(self, exc: Exception) -> None:
         if not self._complained:
             self._complained = True
             log.error("a handler of the client failed; later failures are not logged", exc_info=exc)
 
-    async def flush(self) -> None:
-        """Wait until everything posted so far has been handled."""
-        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
-            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushing.append((self._posted, flushed))
+    async def flush(self, seconds: float) -> None:
+        """Wait until everything posted so far has been handled, but not longer than this.
+
+        A handler, in any task of its own, does not wait: that would be for itself.
+        """
+        if self._task is None or self._task.done() or self._within():
+            return
+        loop = asyncio.get_running_loop()
+        flushed: asyncio.Future[None] = loop.create_future()
+        waiting = (self._posted, flushed)
+        self._flushing.append(waiting)
+        late = loop.call_later(seconds, _release, flushed)
+        try:
             await flushed
+        finally:
+            late.cancel()
+            if waiting in self._flushing:
+                self._flushing.remove(waiting)
+
+    def _within(self) -> bool:
+        return self._working is not None and _within.get() is self._working
 
     def close(self) -> None:
         """Forget what is waiting."""
@@ -81,3 +102,8 @@ class Mailbox:
         while self._waiting:
             self._waiting.popleft().close()
             self._done()
+
+
+def _release(flushed: asyncio.Future[None]) -> None:
+    if not flushed.done():
+        flushed.set_result(None)

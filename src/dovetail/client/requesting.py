@@ -282,7 +282,7 @@ class Requesting:
                 raw = await self._keeper.request(CALL.name, params, sending, _mirrored(known, params))
         result = self._decoded(raw, CALL, params, rounds)
         if self.tools.outdated(name):  # it was another connection by which the answer came
-            known = await self._known(name, options)
+            known = await self._known_by_now(name, options)
         if known is not None and self._check_results and isinstance(result, CallToolResult):
             try:
                 known.check(result, self._name)
@@ -306,6 +306,14 @@ class Requesting:
                 log.warning("%s: its tools could not be listed again: %s", self._name, exc)
                 self.tools.clear()
         return self.tools.get(name)
+
+    async def _known_by_now(self, name: str, options: Options) -> Known | None:
+        """As `_known`, when the tool has already run: its result is not lost over a list, but goes unchecked."""
+        try:
+            return await self._known(name, options)
+        except MCPError as exc:
+            log.warning("%s: a result of %s is not checked: %s", self._name, name, exc)
+            return None
 
     async def _learn_again(self, name: str) -> Known | None:
         if self._cache is not None:

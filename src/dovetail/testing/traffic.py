@@ -52,7 +52,8 @@ def record(client: Tapped, *, states: bool = False) -> Generator["Traffic"]:
     try:
         yield traffic
     finally:
-        client.taps.remove(traffic.note)
+        if traffic.note in client.taps:
+            client.taps.remove(traffic.note)
 
 
 class Traffic:

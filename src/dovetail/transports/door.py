@@ -242,6 +242,7 @@ def _credentials(status: int, challenge: str, quoted: str) -> MCPError:
     """What a 401 or 403 says of the credentials that were sent, or were not. RFC 6750, section 3.1"""
     said = {name: clip(value) for name, value in _SAID.findall(challenge)}
     words = said.get("error_description") or said.get("error")
+    leads = not challenge or "resource_metadata=" in challenge  # whether there is somewhere to log in, or may be
     tells = f": {words}" if words else f" (status {status}{quoted})"
     if _LACKING in challenge:
         error = Forbidden(f"the credentials lack the scope {said.get('scope', 'this takes')}")
@@ -251,10 +252,10 @@ def _credentials(status: int, challenge: str, quoted: str) -> MCPError:
         hint = "check what the token is for, or the server's allowed hosts and origins"
     elif words:
         error = NeedsLogin(f"the server does not take these credentials: {words}")
-        hint = 'get a fresh token, or log in: auth="oauth"'
+        hint = "get a fresh token" + (', or log in: auth="oauth"' if leads else " from whoever runs the server")
     else:
         error = NeedsLogin(f"the server asks for credentials{tells}")
-        hint = 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
+        hint = ('log in: auth="oauth"; or ' if leads else "") + 'give a token you have: auth=Bearer("…")'
     error.challenge = challenge
     return error.at(status=status, hint=hint)
 

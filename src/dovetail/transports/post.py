@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from dovetail.errors import CannotConnect, Disconnected, MCPError, NotMCP, ParseError, ResultError, TransportError, clip
+from dovetail.protocol.backoff import backoff
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.protocol.http import JSON, SSE, media_type
 from dovetail.protocol.limits import ClientLimits, Timeouts
@@ -33,12 +34,16 @@ LAST_EVENT: Final = b"last-event-id"
 _BOTH: Final = (b"accept", b"application/json, text/event-stream")
 _STREAM: Final = (b"accept", SSE)
 _CONTENT: Final = (b"content-type", JSON)
+# How transports say that a session is gone, seen with 400; an answer to the request itself has another id or code.
 _SESSION_GONE: Final = re.compile(
-    r"(?:no valid|invalid|unknown|missing) session|session (?:id|not found)", re.IGNORECASE
+    r"(?:bad request: *)?(?:(?:no valid|invalid|unknown|missing) (?:mcp-)?session\b|"
+    r"(?:mcp-)?session(?:[ -]id)?(?: header)?(?: is)? (?:not found|required|unknown|invalid|missing|expired))",
+    re.IGNORECASE,
 )
+_GONE_CODES: Final = frozenset({-32000, -32001, -32600})
+_NOBODYS: Final = (None, "server-error")  # ids of an error that answers no request
 # What says "not now" rather than "there is no such stream".
 _LATER: Final = frozenset({408, 425, 429})
-_STEPS: Final = 20  # of doubling a pause, after which it is the longest
 _PATH: Final = "is the path right? MCP servers are often at /mcp"
 
 
@@ -214,7 +219,7 @@ class Post:
     def _pause(self, asked: int | None, fruitless: int) -> float:
         """How long to wait before a stream is opened again: never less than our own minimum."""
         limits = self._limits
-        wait = max(limits.reconnect_after * 2 ** min(fruitless, _STEPS), (asked or 0) / 1000)
+        wait = max(backoff(limits.reconnect_after, fruitless, limits.reconnect_most), (asked or 0) / 1000)
         return min(wait, limits.reconnect_most) * random.uniform(1.0, 1.2)
 
     async def _hear(self) -> None:
@@ -352,10 +357,13 @@ class Post:
 def _sessionless(status: int, told: Incoming | MCPError) -> bool:
     """Whether a refusal says that the session is gone, so that nothing of the request was done.
 
-    404 says so; servers have been seen to say 400 and tell it in words. spec: handshake/transports#session-management
+    404 says so; servers have been seen to say 400 and tell it in words, which are believed only of an error that is no
+    answer to the request: that one may have run. spec: handshake/transports#session-management
     """
-    words = told.error.message if isinstance(told, Incoming) and told.error is not None else ""
-    return status == 404 or (status == 400 and _SESSION_GONE.search(words) is not None)
+    if status != 400 or not isinstance(told, Incoming) or told.error is None:
+        return status == 404
+    error = told.error
+    return told.id in _NOBODYS and error.code in _GONE_CODES and _SESSION_GONE.match(error.message) is not None
 
 
 def _unsent(why: str) -> Disconnected:
