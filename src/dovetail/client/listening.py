@@ -91,6 +91,7 @@ class Listening:
         self._since = inf  # when it did
         self._entered = False
         self._over = False
+        self._leaving = False
         self._heard = 0
         self.honoured: SubscriptionFilter | None = None  # what the server agreed to
 
@@ -127,13 +128,24 @@ class Listening:
         await self._here(self._end)
 
     async def _end(self) -> None:
+        task = self._stop()
+        if task is not None:
+            await asyncio.wait([task], timeout=self._patience)
+
+    def leave(self) -> asyncio.Task[None] | None:
+        """Stop because the client leaves the server, which then need not be told; what is left to wait for."""
+        self._leaving = True
+        return self._stop()
+
+    def _stop(self) -> asyncio.Task[None] | None:
         self._over = True
         self._news.set()
         self._listeners.discard(self)
         task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=self._patience)
+        if task is None or task.done():
+            return None
+        task.cancel()
+        return task
 
     # From one connection to the next
 
@@ -274,7 +286,7 @@ class Listening:
         finally:
             for uri in asked:
                 conversation.subscribed[uri] -= 1
-                if conversation.why_lost is None and conversation.subscribed[uri] <= 0:
+                if conversation.why_lost is None and conversation.subscribed[uri] <= 0 and not self._leaving:
                     with contextlib.suppress(MCPError):
                         await self._say(conversation, "resources/unsubscribe", uri)
 

@@ -175,12 +175,17 @@ class Relation:
         await self._here(self._close)
 
     async def _close(self) -> None:
-        for listening in tuple(self._listeners):
-            await listening.aclose()
-        await self._keeper.close()
-        self._mailbox.close()
-        self._requesting.forget()
-        self._loop = None
+        try:
+            tasks = [task for listening in tuple(self._listeners) if (task := listening.leave()) is not None]
+            if tasks:
+                await asyncio.wait(tasks, timeout=self.timeouts.close)
+        finally:
+            try:
+                await self._keeper.close()
+            finally:
+                self._mailbox.close()
+                self._requesting.forget()
+                self._loop = None
 
     def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
         """Do something on the loop this client lives on. Not a coroutine: that would be one more on every road."""
