@@ -501,3 +501,43 @@ async def test_a_subscription_that_fails_takes_no_other_along() -> None:
                 pass
             gone = [message["params"]["uri"] for message in play.seen if "unsubscribe" in message.get("method", "")]
             assert gone == ["bad"]
+
+
+# Openings given up
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: no signals to ignore")
+@pytest.mark.parametrize("how", ["cancelled", "cancelled twice"])
+def test_no_child_outlives_an_opening_that_was_cancelled(how: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    async def use() -> None:
+        one = Client([sys.executable, "-c", STUBBORN, str(file)], era="handshake")
+        opening = asyncio.create_task(one.connect())
+        await until(lambda: file.exists() and file.read_text().endswith("\n"))
+        opening.cancel()
+        if how == "cancelled twice":
+            await asyncio.sleep(0.01)
+            opening.cancel()
+        await asyncio.wait([opening])
+        if how == "cancelled twice":
+            await one.close()
+
+    asyncio.run(use())
+    assert not _alive(int(file.read_text()))
