@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, everything, reached, target
+from client.world import MODERN, NEWEST_HANDSHAKE, TESTS, command, everything, reached, target
 from dovetail import (
     AnswerError,
     CannotConnect,
@@ -692,3 +693,33 @@ async def test_a_closing_that_is_cancelled_before_it_began_closes_nothing_by_hal
         await asyncio.wait([closing])
         await one.connect()
         assert await one.call("go") == "ok"
+
+
+def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None:
+    env = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    handled = list[object]()
+
+    async def on_log(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def progress(*told: object) -> None:
+        handled.append(told)
+
+    one = Client(command(), env=env, revision=NEWEST_HANDSHAKE, on_log=on_log)
+    listener = one.listen()
+
+    async def first() -> None:
+        await listener.__aenter__()
+        await one.call("speak")
+
+    async def second() -> None:
+        async with asyncio.timeout(20):
+            await one.call_tool("count", {"to": 3}, progress=progress)
+            assert len(handled) == 3
+            assert [change async for change in listener] == []
+            await one.close()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(first())
+    loop.close()
+    asyncio.run(second())

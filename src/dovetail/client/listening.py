@@ -137,6 +137,11 @@ class Listening:
         self._leaving = True
         return self._stop()
 
+    def abandon(self) -> None:
+        """It is over: the event loop it lived on is gone, and nobody there can be told."""
+        self._over = True
+        self._task = None
+
     def _stop(self) -> asyncio.Task[None] | None:
         self._over = True
         self._news.set()

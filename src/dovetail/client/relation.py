@@ -217,15 +217,23 @@ class Relation:
         process = os.getpid()
         if self._loop is None or self._loop.is_closed() or self._process != process:
             if self._loop is not None:
-                self._keeper.abandon()
-                self._requesting.forget()
-                self._closing = None
+                self._abandon()
             self._loop, self._process = loop, process
         if self._loop is loop:
             return work(*args)
         if not self._loop.is_running():
             raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
+
+    def _abandon(self) -> None:
+        """Forget everything that lived on an event loop which is gone."""
+        self._keeper.abandon()
+        self._mailbox.abandon()
+        for listening in self._listeners:
+            listening.abandon()
+        self._listeners.clear()
+        self._requesting.forget()
+        self._closing = None
 
     async def _open(self) -> Conversation:
         conversation = await self._remembering.open(self._keeper.clocks)
