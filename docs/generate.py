@@ -8,7 +8,9 @@ Run it after a change to either; a test compares what it would write with what i
 
 import ast
 import importlib
+import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +69,8 @@ RULE_LABELS = {
     "few_items": "`minItems` is 0 or 1",
 }
 
-FOR_TRANSPORTS = {"handle", "listen", "capabilities"}
+FOR_TRANSPORTS = {"handle", "listen", "capabilities", "needed_scopes"}
+ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): ")
 
 GROUPS = {
     "The server": (
@@ -530,9 +533,11 @@ def _call(name: str, lineage: list[ast.ClassDef]) -> str:
     if not issubclass(kind, Struct):
         return f"{name}(message)" if issubclass(kind, Exception) else f"{name}()"
     fields = [one for node in reversed(lineage) for one in node.body if isinstance(one, ast.AnnAssign)]
-    shown = [_field(one) for one in fields if "ClassVar" not in ast.unparse(one.annotation)]
-    required, optional = [one for one in shown if "=" not in one], [one for one in shown if "=" in one]
-    return _folded(f"{name}(", [*required, *optional], ")")
+    shown = {ast.unparse(one.target): _field(one) for one in fields if "ClassVar" not in ast.unparse(one.annotation)}
+    given = inspect.signature(kind).parameters.values()
+    placed = [shown[one.name] for one in given if one.kind is not one.KEYWORD_ONLY]
+    named = sorted((shown[one.name] for one in given if one.kind is one.KEYWORD_ONLY), key=lambda text: "=" in text)
+    return _folded(f"{name}(", [*placed, *(["*", *named] if named else [])], ")")
 
 
 def _kind(annotation: ast.expr) -> str:
@@ -620,14 +625,21 @@ def _folded(before: str, arguments: list[str], after: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """A docstring as Markdown: its `Raises:` part becomes a list."""
+    """A docstring as Markdown: what it says of arguments, and its `Raises:` part, become lists."""
     lines: list[str] = []
+    raises = False
     for line in text.splitlines():
+        raises = line.strip() == "Raises:" or (raises and line.startswith("    "))
         if line.strip() == "Raises:":
             lines.append("Raises:\n")
-        elif line.startswith("    "):
+        elif raises:
             name, _, reason = line.strip().partition(": ")
             lines.append(f"- `{name}`: {reason}")
+        elif found := ARGUMENT.match(line):
+            names = ", ".join(f"`{name}`" for name in found[1].split(", "))
+            lines.append(f"- {names}: {line[found.end() :]}")
+        elif line.startswith("    "):
+            lines.append(f"  {line.strip()}")
         else:
             lines.append(line.partition(" spec: ")[0])
     return "\n".join(lines).strip()

@@ -180,6 +180,7 @@ def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str,
 
 
 def _check_http(options: dict[str, Any]) -> None:
+    from dovetail.transports.door import check_files
     from dovetail.transports.fetch import OWN_HEADERS
 
     expect_texts("headers", options["headers"])
@@ -192,8 +193,7 @@ def _check_http(options: dict[str, Any]) -> None:
         given = options[option]
         for file in given if isinstance(given, tuple) else (given,):
             expect(option, file, (str, Path), "the path of a file")
-            if file is not None and not Path(file).is_file():
-                raise FileNotFoundError(f"{option}= names a file that is not there: {str(file)!r}")
+    check_files(options["ca_file"], options["cert"])
     expect("verify", options["verify"], bool, "True or False; a certificate authority of your own is ca_file=")
     expect("proxy", options["proxy"], str, "a URL like http://proxy.example:3128")
 
@@ -219,15 +219,16 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
 def _socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Way:
     from dovetail.transports.callers import SocketCaller
 
+    make = functools.partial(SocketCaller, limits.answer, reaching=timeouts.connect, leaving=timeouts.close)
     scheme, _, rest = target.partition(":")
     if scheme == "unix":
         path = rest.removeprefix("//")
-        return Way(path, target, lambda: SocketCaller(limits.answer, path=path, leaving=timeouts.close))
+        return Way(path, target, lambda: make(path=path))
     parts = urlsplit(target)
     if parts.port is None:
         raise ValueError(f"{target!r} must be tcp://host:port")
     host, port = parts.hostname or "127.0.0.1", parts.port
-    return Way(target, target, lambda: SocketCaller(limits.answer, host=host, port=port, leaving=timeouts.close))
+    return Way(target, target, lambda: make(host=host, port=port))
 
 
 def _command(command: Sequence[str], limits: ClientLimits, options: dict[str, Any]) -> Way:

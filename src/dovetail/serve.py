@@ -111,7 +111,7 @@ class Server(framework.Server):
         if self.auth is not None:
             from dovetail.login.porter import porter_for
 
-            guard = porter_for(self.auth, path, public_url, allowed_hosts)
+            guard = porter_for(self.auth, path, public_url, allowed_hosts, self.needed_scopes)
         endpoint = Endpoint(
             self,
             path=path,

@@ -24,11 +24,19 @@ EDITOR = known_client("editor", redirect_uris=[HOME, "https://editor.example/bac
 class Desk:
     """One authorization server, its clock, and its web."""
 
-    def __init__(self, *, upstream: Upstream | None = None, store: Store | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        upstream: Upstream | None = None,
+        store: Store | None = None,
+        vault: Vault | None = None,
+        **settings: Any,
+    ) -> None:
         self.now = NOW
         self.store: Store = store or Shelf()
-        self.vault = Vault("a secret of many letters")
-        self.issuing = Issuing(ISSUER, self.store, self.vault, access_time=900, refresh_time=86400)
+        self.vault = vault or Vault("a secret of many letters")
+        warn = settings.get("warn")
+        self.issuing = Issuing(ISSUER, self.store, self.vault, access_time=900, refresh_time=86400, warn=warn)
         facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,), "clients": (EDITOR,)}
         if upstream is None and "passwords" not in settings:
             facts["user"] = "developer"
@@ -65,6 +73,8 @@ class Desk:
 
     def _web(self, call: HttpCall) -> HttpAnswer:
         said = self.answers.get(call.url)
+        if isinstance(said, HttpAnswer):
+            return said
         return HttpAnswer(404) if said is None else HttpAnswer(200, {}, encode(said))
 
     def ask(

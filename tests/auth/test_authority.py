@@ -20,8 +20,9 @@ from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Full, Shelf
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Vault
-from dovetail.auth.server.web import source
+from dovetail.auth.server.web import Response, source
 from dovetail.login.sqlite import SqliteStore
+from dovetail.protocol.principal import Principal
 from dovetail.wire.codec import encode
 
 EVIL = "https://evil.example/take"
@@ -321,7 +322,7 @@ def redeem(desk: Desk, browser: Browser, code: str, /, **changes: str) -> Any:
         ({"resource": "https://other.example"}, "invalid_target"),
         ({"code": "guessed"}, "invalid_grant"),
         ({"grant_type": "password"}, "unsupported_grant_type"),
-        ({"grant_type": "client_credentials"}, "unsupported_grant_type"),
+        ({"grant_type": "client_credentials"}, "unauthorized_client"),
         ({"client_id": "nobody"}, "invalid_client"),
         ({"client_secret": "made up"}, "invalid_client"),
     ],
@@ -549,13 +550,19 @@ def test_registrations_out_of_bounds(changes: dict[str, Any]) -> None:
 
 
 def test_limits_of_registration_just_under_and_at() -> None:
-    desk = Desk()
+    told: list[str] = []
+    desk = Desk(warn=told.append)
     assert desk.register({"redirect_uris": [HOME] * 5, "client_name": "x" * 128}).status == 201
     for _ in range(9):
         assert desk.register({"redirect_uris": [HOME]}).status == 201
     refused = desk.register({"redirect_uris": [HOME]})
     assert refused.status == 429
     assert header(refused, "retry-after")
+    assert "may register 10 an hour" in said(refused)["error_description"]
+    assert desk.register({"redirect_uris": [HOME]}).status == 429
+    (words,) = told
+    assert "1.2.3.4 registered 10 clients" in words
+    assert "registrations=" in words
     assert desk.register({"redirect_uris": [HOME]}, address="5.6.7.8").status == 201
     desk.now += 3601
     assert desk.register({"redirect_uris": [HOME]}).status == 201
@@ -743,6 +750,19 @@ def test_a_key_sealed_with_another_secret_gives_way(tmp_path: Path) -> None:
     store.close()
 
 
+def test_with_another_secret_tokens_are_renewed_and_the_log_says_so() -> None:
+    told: list[str] = []
+    desk = Desk()
+    tokens = Browser(desk).tokens()
+    other = Desk(store=desk.store, vault=Vault("another secret of letters"), warn=told.append)
+    with pytest.raises(Rejected, match="key"):
+        other.drive(other.verifier.verify(tokens["access_token"], (RESOURCE,)))
+    (words,) = told
+    assert "sealed with another secret" in words
+    fresh = said(other.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"]))
+    assert other.drive(other.verifier.verify(fresh["access_token"], (RESOURCE,))).subject == "developer"
+
+
 def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     first = SqliteStore(path)
@@ -785,3 +805,47 @@ def test_a_throttle_forgets() -> None:
     assert throttle.full("a", 9.9)
     assert not throttle.full("b", 9.9)
     assert not throttle.full("a", 10.5)
+
+
+# Programs
+
+NIGHTLY = known_client("nightly", client_secret="s3cret", scopes="read write")
+
+
+def by_itself(desk: Desk, client: str = "nightly", secret: str = "s3cret", **fields: str) -> Response:
+    return desk.post("/token", {"grant_type": "client_credentials"} | fields, authorization=basic(client, secret))
+
+
+def test_a_program_acts_for_itself() -> None:
+    desk = Desk(clients=(NIGHTLY,))
+    response = by_itself(desk, resource=RESOURCE, scope="read admin")
+    token = said(response)
+    assert (token["scope"], "refresh_token" in token) == ("read", False)
+    principal = desk.drive(desk.verifier.verify(token["access_token"], (RESOURCE,)))
+    assert (principal.client_id, principal.scopes) == ("nightly", {"read"})
+    assert principal != Principal("nightly", issuer=ISSUER)  # a user of the same name is somebody else
+    assert said(by_itself(desk))["scope"] == "read write"
+    metadata = said(desk.ask("GET", "/.well-known/oauth-authorization-server"))
+    assert "client_credentials" in metadata["grant_types_supported"]
+
+
+def test_who_does_not_act_for_itself() -> None:
+    editor = known_client("editor", redirect_uris=[HOME], client_secret="s3cret")
+    desk = Desk(clients=(NIGHTLY, editor))
+    assert said(by_itself(desk, "editor"))["error"] == "unauthorized_client"
+    assert said(by_itself(desk, secret="wrong"))["error"] == "invalid_client"
+    assert said(by_itself(desk, resource="https://other.example"))["error"] == "invalid_target"
+    document = {"redirect_uris": [HOME], "token_endpoint_auth_method": "client_secret_basic"}
+    grants = ["authorization_code", "client_credentials"]
+    made = said(desk.register(document | {"grant_types": grants}))
+    assert said(by_itself(desk, made["client_id"], made["client_secret"]))["error"] == "unauthorized_client"
+    assert Browser(desk).open(client_id="nightly").status == 400  # there is nowhere to send a user back to
+    plain = said(Desk().ask("GET", "/.well-known/oauth-authorization-server"))
+    assert "client_credentials" not in plain["grant_types_supported"]
+
+
+def test_known_clients_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="client_secret="):
+        known_client("x")
+    with pytest.raises(ValueError, match="of a program"):
+        known_client("x", redirect_uris=[HOME], scopes=["a"])

@@ -112,8 +112,16 @@ def test_the_issuer_wanted_or_known_is_chosen_of_several() -> None:
     assert attempt(guarded(**listed), issuer=ISSUER).server.issuer == ISSUER
     assert attempt(guarded(**listed), known=earlier()).server.issuer == ISSUER
     world = guarded(**listed)
-    with pytest.raises(LoginFailed, match=r"other\.example\.com publishes no metadata"):
+    with pytest.raises(LoginFailed, match=r"other\.example\.com publishes no metadata") as caught:
         attempt(world)
+    assert caught.value.hint is None
+
+
+def test_an_authorization_server_that_was_left_out_is_hinted_at() -> None:
+    here = PRM.partition("/.well-known")[0]
+    with pytest.raises(LoginFailed, match="publishes no metadata") as caught:
+        attempt(guarded(**{PRM: resource(authorization_servers=[here])}))
+    assert "otherwise=authority" in str(caught.value.hint)
 
 
 def test_without_any_metadata_the_server_guards_itself() -> None:

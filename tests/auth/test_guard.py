@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from auth.issuing import ISSUER, NOW, RESOURCE, Issuer, drive
 from dovetail.auth import proofs
 from dovetail.auth.challenge import parse
+from dovetail.auth.claims import scopes_of
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.guard import Guard, Head, guard_for
 from dovetail.auth.place import Place, host_name, public, seen
@@ -37,7 +38,7 @@ def denied(guard: Guard, authorization: str | None, dpop: str | None = None, **c
 
 
 def test_without_credentials_the_way_to_some_is_told() -> None:
-    guard = Guard(StaticTokens({"t": "ada"}), scopes=["files:read", "mail"])
+    guard = Guard(StaticTokens({"t": "ada"}), scopes=["files:read", "mail"], authorization_servers=[ISSUER])
     for authorization in (None, "", "Basic YTpi", "Bearers t"):
         refusal = denied(guard, authorization)
         said = parse(refusal.challenge)
@@ -164,7 +165,7 @@ def test_the_document(issuer: Issuer) -> None:
     assert "dpop_bound_access_tokens_required" not in said
     other = Guard(StaticTokens({}), authorization_servers=["https://x"], scopes_supported=["b"], dpop=True)
     assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
-    assert other.document(RESOURCE)["scopes_supported"] == ["b"]
+    assert other.document(RESOURCE, ["c"])["scopes_supported"] == ["b"]
     assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
 
 
@@ -319,3 +320,23 @@ def test_where_the_document_is_given_out() -> None:
     assert place.describes(well_known + "/a/mcp")
     for other in ("/mcp", well_known + "/b/mcp", well_known + "x", "/.well-known/openid-configuration"):
         assert not place.describes(other)
+
+
+def test_without_an_issuer_nobody_is_led_to_a_login() -> None:
+    refusal = denied(Guard(StaticTokens({"t": "ada"})), None)
+    assert (refusal.status, refusal.challenge) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("wrong", [5, [5], [None]])
+def test_texts_are_texts(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="text or a list of texts"):
+        JwtVerifier(issuer="https://login.example", audience=wrong)
+    with pytest.raises(TypeError, match="text or a list of texts"):
+        Guard(StaticTokens({}), scopes=wrong)
+
+
+def test_a_scope_is_one_word() -> None:
+    with pytest.raises(ValueError, match="'read write' is not a scope"):
+        Principal("ada", scopes=["read write"])
+    assert Principal("ada", scopes="read write").scopes == {"read", "write"}
+    assert scopes_of({"scp": ["a", "b c", ""]}, ("scp",)) == {"a"}

@@ -60,7 +60,7 @@ def test_a_token_can_be_used_to_its_end() -> None:
         Bearer("s3cret"),
         OAuth(client_id="c", client_secret="s3cret"),
         DeviceLogin(client_id="c", client_secret="s3cret"),
-        ClientCredentials(client_id="c", private_key="s3cret"),
+        ClientCredentials(client_id="c", private_key="-----BEGIN PRIVATE KEY-----s3cret"),
         EnterpriseLogin(client_id="c", idp_client_id="i", idp_token_endpoint="https://i.example", id_token="s3cret"),
         WorkloadIdentity(assertion="s3cret"),
     ],

@@ -64,7 +64,7 @@ def test_then_an_earlier_registration() -> None:
 )
 def test_else_a_new_one(other: Registered | None) -> None:
     client, sent = found(OAuth(client_name="me"), other, scopes=["a", "b"])
-    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT], scopes=["a", "b"])
+    assert client == Registered(issuer=ISSUER, client_id="new", redirect_uris=[REDIRECT])
     assert sent == [
         {
             "client_name": "me",
@@ -78,12 +78,18 @@ def test_else_a_new_one(other: Registered | None) -> None:
     ]
 
 
-def test_a_client_that_wants_more_scopes_than_it_was_registered_with_is_registered_anew() -> None:
+def test_a_client_that_wants_more_scopes_than_it_may_ask_for_is_registered_anew() -> None:
     known = Registered(issuer=ISSUER, client_id="earlier", redirect_uris=[REDIRECT], scopes=["a", "b"])
     assert found(OAuth(), known, scopes=["b"])[0].client_id == "earlier"
     client, sent = found(OAuth(), known, scopes=["b", "c"])
     assert (client.client_id, sent[0]["scope"]) == ("new", "b c")
     assert "scope" not in found(OAuth())[1][0]
+    limiting = World({f"{ISSUER}/register": answer({"client_id": "new", "scope": "b c"}, 201)})
+    assert found(OAuth(), known, limiting, scopes=["b", "c"])[0].scopes == ["b", "c"]
+
+
+def test_a_client_whose_scopes_nobody_limited_asks_for_more_as_it_is() -> None:
+    assert found(OAuth(), EARLIER, scopes=["b", "c"]) == (EARLIER, [])
 
 
 def test_a_client_on_the_web_says_so() -> None:

@@ -17,6 +17,7 @@ from dovetail.auth.settings import (
     words,
 )
 
+PEM = "-----BEGIN PRIVATE KEY-----\n…"
 ENTERPRISE: dict[str, Any] = {
     "client_id": "c",
     "idp_client_id": "i",
@@ -43,12 +44,35 @@ ENTERPRISE: dict[str, Any] = {
         (lambda: DeviceLogin(client_secret="s"), "give its client_id="),
         (lambda: ClientCredentials(client_id="c"), "one proof: client_secret= or private_key="),
         (lambda: ClientCredentials(client_id="c", client_secret="s", private_key="k"), "one proof"),
+        (lambda: OAuth(client_id="c", private_key="garbage"), "in PEM"),
+        (lambda: ClientCredentials(client_id="c", private_key="/etc/key.pem"), "not its path"),
+        (lambda: OAuth(issuer="login.example.com"), "must be an https URL"),
+        (lambda: DeviceLogin(issuer="http://login.example.com"), "must be an https URL"),
+        (lambda: ClientCredentials(client_id="c", client_secret="s", issuer="x"), "must be an https URL"),
+        (lambda: WorkloadIdentity(assertion="t", issuer="x"), "must be an https URL"),
+        (lambda: EnterpriseLogin(**ENTERPRISE | {"issuer": "x"}), "must be an https URL"),
         (lambda: EnterpriseLogin(**ENTERPRISE | {"idp_token_endpoint": "http://idp.example/"}), "must be https"),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "why"),
+    [
+        (OAuth, {"paste": True}, "paste must be a function"),
+        (OAuth, {"open_browser": "firefox"}, "open_browser must be a function"),
+        (DeviceLogin, {"show": True}, "show must be a function"),
+        (OAuth, {"scopes": 5}, "scopes must be a text or a list"),
+        (OAuth, {"scopes": [5]}, "scopes must be a text or a list"),
+        (ClientCredentials, {"client_id": "c", "client_secret": "s", "scopes": 5}, "scopes must be a text or a list"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused(kind: Any, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        kind(**options)
 
 
 @pytest.mark.parametrize("token", [None, "", 7])
@@ -62,7 +86,7 @@ def test_a_token_is_a_text_or_a_function(token: Any) -> None:
 def test_what_can_work_is_not() -> None:
     assert OAuth(redirect_uri="https://my.app/back", paste=input).redirect_uri == "https://my.app/back"
     assert OAuth(redirect_uri="http://[::1]:7000/back").redirect_uri
-    assert OAuth(client_metadata_url="https://my.app/client.json", private_key="k").private_key == "k"
+    assert OAuth(client_metadata_url="https://my.app/client.json", private_key=PEM).private_key == PEM
     assert WorkloadIdentity(assertion=lambda: "t").issuer is None
 
 
@@ -74,4 +98,4 @@ def test_scopes_may_be_one_text() -> None:
 def test_a_private_key_signs() -> None:
     assert signer_of(OAuth()) is None
     assert signer_of(DeviceLogin()) is None
-    assert signer_of(ClientCredentials(client_id="c", private_key="k", algorithm="ES384")) == Signer("k", "ES384")
+    assert signer_of(ClientCredentials(client_id="c", private_key=PEM, algorithm="ES384")) == Signer(PEM, "ES384")

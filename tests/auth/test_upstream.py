@@ -118,6 +118,37 @@ def test_a_callback_comes_once_in_time_and_for_a_known_state() -> None:
     assert arrive(browser, late).status == 400
 
 
+def test_what_the_provider_says_of_this_server_is_told_to_its_operator() -> None:
+    told: list[str] = []
+    one = Desk(upstream=Upstream(UP, client_id="mine", client_secret="s3cret"), warn=told.append)
+    browser = Browser(one)
+    for answer in (
+        HttpAnswer(401, {}, b'{"error": "invalid_client"}'),
+        HttpAnswer(0),
+        {"error": "incorrect_credentials"},
+    ):
+        one.answers[TOKEN] = answer
+        assert place(arrive(browser, leave(browser)["state"]))[1]["error_description"] == "the provider gave no token"
+    refused, unreachable, odd = told
+    assert "https://up.example/token: the authorization server answered with status 401, invalid_client" in refused
+    assert "cannot be reached" in unreachable
+    assert "incorrect_credentials" in odd
+    arrive(browser, leave(browser)["state"], error="invalid_request", error_description="no such redirect_uri")
+    assert "no such redirect_uri" in told[3]
+    arrive(browser, leave(browser)["state"], error="access_denied")
+    assert len(told) == 4  # a user may say no
+    assert "s3cret" not in repr(told)
+
+
+def test_a_provider_that_cannot_be_found_is_told() -> None:
+    told: list[str] = []
+    up = Upstream(issuer="https://gone.example", client_id="mine", client_secret="s3cret")
+    browser = Browser(Desk(upstream=up, warn=told.append))
+    browser.open()
+    assert browser.decide().status == 503
+    assert "https://gone.example" in told[0]
+
+
 @pytest.mark.parametrize("flaw", ["error", "issuer", "no token", "no user", "no subject", "not allowed"])
 def test_a_login_that_fails_upstream(flaw: str) -> None:
     one = desk(allow=lambda user: user["email"].endswith("@other.example")) if flaw == "not allowed" else desk()
@@ -292,3 +323,11 @@ def test_mistakes() -> None:
         Upstream(**both)
     with pytest.raises(ValueError, match="by its issuer"):
         Upstream("github", issuer="https://x", **both)
+
+
+def test_what_an_upstream_cannot_be_made_of() -> None:
+    with pytest.raises(TypeError, match="allow must be a function"):
+        Upstream(UP, client_id="c", client_secret="s", allow=["ada"])  # pyright: ignore[reportArgumentType]
+    for issuer in ("up.example", "http://up.example"):
+        with pytest.raises(ValueError, match="https URL"):
+            Upstream(issuer=issuer, client_id="c", client_secret="s")

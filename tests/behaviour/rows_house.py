@@ -92,6 +92,12 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "middleware.result",
+        "house",
+        "Middleware that returns nothing is an internal error, and named in the log.",
+        transports=BOTH,
+    ),
+    Requirement(
         "middleware.short-circuit",
         "house",
         "Middleware may answer or refuse instead of going on.",

@@ -60,6 +60,25 @@ async def test_the_first_registered_stands_outermost(revision: str, transport: s
         assert steps == ["outer in", "inner in", "inner out", "outer out"]
 
 
+@requirement("middleware.result")
+async def test_middleware_that_returns_nothing_is_named_in_the_log(
+    revision: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = server()
+
+    @app.middleware
+    async def forgetful(exchange: Any, proceed: Any) -> Any:
+        result = await proceed(exchange)
+        return None if exchange.method == "tools/call" else result
+
+    async with connect(app, transport, revision) as peer:
+        error = await refused(call(peer, "tool"))
+    assert error.code == -32603
+    assert "forgetful" not in error.message
+    (record,) = [one for one in caplog.records if "forgetful returned nothing" in one.getMessage()]
+    assert record.levelno == logging.ERROR
+
+
 @requirement("middleware.short-circuit")
 async def test_middleware_may_answer_instead(revision: str, transport: str, caplog: pytest.LogCaptureFixture) -> None:
     app = server()

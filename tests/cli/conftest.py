@@ -44,9 +44,9 @@ def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(environment: dict[str, str]) -> Iterator[str]:
-    """The server of `served.py` over HTTP, one for all tests."""
+    """The server of `served.py` over HTTP, one for all tests of a file; no other file may meet its process."""
     with serving([sys.executable, str(SERVED), "http"], environment) as found:
         yield found
 

@@ -1,8 +1,9 @@
 """The server the commands are tried on: a little of everything, and names no terminal should be shown as they are."""
 
 import sys
+from typing import Literal
 
-from dovetail import Context, Server, ToolError
+from dovetail import Context, Image, Server, ToolError
 
 HOSTILE = "\x1b]52;c;cHduZWQ=\x07\u202egpj.exe\u200b\nsecond\x9b31m"
 
@@ -39,6 +40,24 @@ async def book(flight: str, ctx: Context) -> str:
     """Ask for a seat."""
     seat = await ctx.elicit("Which row\x1b[2J?", int)
     return f"{flight} in row {seat}"
+
+
+@app.tool
+async def paint(ctx: Context) -> str:
+    """Ask for a colour."""
+    return f"painted {await ctx.elicit('Which colour?', Literal['red', 'blue'])}"
+
+
+@app.tool
+def drawn(pages: int = 1) -> list[Image]:
+    """Draw."""
+    return [Image(bytes([0x89, 0x50, number]), mime_type="image/png") for number in range(pages)]
+
+
+@app.tool
+def fail() -> str:
+    """Fail, in words nobody is to hear."""
+    raise ValueError("inside")
 
 
 @app.tool

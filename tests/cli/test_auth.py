@@ -1,12 +1,38 @@
 """`dovetail auth` against a server that wants a login, with a browser that agrees."""
 
 import json
+import re
+import subprocess
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
-from cli.program import Run, serving
+import pytest
+
+from cli.program import PATIENCE, Run, serving
+from cli.terminal import screen
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def guarded(environment: dict[str, str]) -> Iterator[str]:
+    with serving([sys.executable, str(HERE / "guarded.py")], environment) as found:
+        yield found
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, str]:
+    """A home with no login yet, and a browser that agrees."""
+    return {"HOME": str(tmp_path), "BROWSER": f"{sys.executable} {HERE / 'visitor.py'} %s"}
+
+
+def files(home: Path) -> Path:
+    return home / ".local/share/dovetail/logins"
 
 
 def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_path: Path) -> None:
@@ -28,6 +54,11 @@ def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_pa
         token = json.loads(kept)["token"]["access_token"]
         assert token not in facts.out + said.out + said.err + everyone
         assert run("call", url, "whoami", "--auth", f"Bearer {token}", **own).good()
+        locked = run("call", url, "write", "text=this", **own)
+        assert locked.code == 4  # not listed without its scope, yet the server says which one it takes
+        assert "write" in locked.err
+        assert "no tool" not in locked.err
+        assert "no tool 'writ'" in run("call", url, "writ", **own).err
         assert run("auth", "logout", url, "--json", **own).good().json == {"revoked": True}
         assert run("call", url, "whoami", "--auth", token, **own).code == 4
         assert run("auth", "logout", url, **own).code == 4
@@ -35,5 +66,116 @@ def test_log_in_use_it_and_log_out(run: Run, environment: dict[str, str], tmp_pa
 
 def test_a_server_without_logins(run: Run, url: str) -> None:
     assert "asks for no login" in run("auth", "login", url).good().out
-    assert run("auth", "status").good().out == "no login is kept\n"
+    none = run("auth", "status")
+    assert (none.code, none.out) == (4, "no login is kept\n")
     assert run("auth", "login", "--", "true").code == 2
+
+
+def test_a_scope_that_is_missing_is_named_and_asked_for(run: Run, guarded: str, own: dict[str, str]) -> None:
+    run("auth", "login", guarded, "--scope", "notes:read", **own).good()
+    refused = run("call", guarded, "write", **own)
+    assert refused.code == 4
+    assert f"try: dovetail auth login {guarded} --scope notes:write\n" in refused.err
+    said = run("auth", "login", guarded, "--scope", "notes:write", **own).good()
+    assert "for notes:read notes:write;" in said.out  # what was granted before is not lost
+    assert run("call", guarded, "write", **own).good().out == "written\n"
+
+
+def test_a_token_without_the_scope(run: Run, guarded: str, own: dict[str, str], tmp_path: Path) -> None:
+    run("auth", "login", guarded, **own).good()
+    token = json.loads(next(files(tmp_path).glob("*.json")).read_bytes())["token"]["access_token"]
+    refused = run("call", guarded, "write", "--auth", token, **own)
+    assert refused.code == 7
+    assert "--scope notes:write" in refused.err
+
+
+def test_at_a_terminal_the_scope_is_asked_for_at_once(
+    run: Run, guarded: str, own: dict[str, str], environment: dict[str, str]
+) -> None:
+    run("auth", "login", guarded, **own).good()
+    with screen(environment | own, "call", guarded, "write") as at:
+        assert "written" in at.rest()
+        assert at.process.wait(PATIENCE) == 0
+    assert "notes:write" in run("auth", "status", guarded, **own).good().out
+
+
+def test_a_scope_that_is_not_granted_is_named(run: Run, guarded: str, own: dict[str, str]) -> None:
+    said = run("auth", "login", guarded, "--scope", "nonsense", "--scope", "notes:read", **own)
+    assert said.code == 7
+    assert "for notes:read;" in said.out
+    assert said.err.endswith("error: not granted: nonsense\n")
+    refused = run("call", guarded, "write", **own)
+    assert "a login with the scope notes:write is needed" in refused.err  # and not that of before
+
+
+def test_a_login_is_kept_until_there_is_another(run: Run, guarded: str, own: dict[str, str]) -> None:
+    run("auth", "login", guarded, **own).good()
+    nobody = own | {"BROWSER": "true %s"}
+    assert run("auth", "login", guarded, "--wait", "0.2", **nobody).code == 4
+    assert run("auth", "login", guarded, "--paste", **own).code == 4  # and nothing was pasted
+    assert run("call", guarded, "whoami", **own).good()
+
+
+def test_an_address_to_paste_is_whole_and_need_not_be_typed(
+    run: Run, guarded: str, own: dict[str, str], environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "dovetail.cli", "auth", "login", guarded, "--paste", "--scope", "notes:read"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment | own, text=True, stdin=pipe, stderr=pipe, stdout=pipe) as process:
+        assert process.stderr is not None
+        page = address(process.stderr)
+        assert len(page) > 300
+        _, said = process.communicate(visited(page) + "\n", timeout=PATIENCE)
+        assert process.returncode == 0, said
+    assert run("call", guarded, "whoami", **own).good()
+
+
+def address(said: IO[str]) -> str:
+    for row in said:
+        if row.startswith("http"):
+            return row.strip()
+    raise AssertionError("no address was shown")
+
+
+class Stays(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: nobody is where it leads."""
+
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
+        return None
+
+
+def visited(page: str) -> str:
+    """Where a browser that agrees ends."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(), Stays())
+    with browser.open(page, timeout=20) as reply:
+        fields = dict(re.findall(r'name="(request|csrf)" value="([^"]+)"', reply.read().decode()))
+    agreed = urllib.parse.urlencode(fields | {"decision": "allow"}).encode()
+    with pytest.raises(urllib.error.HTTPError) as sent:
+        browser.open(urllib.parse.urljoin(page, "/consent"), agreed, timeout=20)
+    with sent.value as reply:
+        return reply.headers["location"]
+
+
+def test_a_login_that_cannot_be_read_counts_as_none(
+    run: Run, guarded: str, own: dict[str, str], tmp_path: Path
+) -> None:
+    run("auth", "login", guarded, **own).good()
+    place = next(files(tmp_path).glob("*.json"))
+    place.unlink()
+    place.mkdir()  # which cannot be read, whoever runs this
+    for words in (["call", guarded, "whoami"], ["auth", "status", guarded], ["auth", "status"]):
+        said = run(*words, **own)
+        assert said.code == 4
+        assert "cannot be read" in said.err
+        assert "Traceback" not in said.err
+    place.rmdir()
+    place.write_text("{}", encoding="utf-8")
+    assert "it is damaged" in run("auth", "status", **own).err
+    run("auth", "login", guarded, **own).good()
+    assert run("call", guarded, "whoami", **own).good()
+
+
+def test_a_secret_is_of_a_client(run: Run, guarded: str) -> None:
+    said = run("auth", "login", guarded, "--client-secret", "x")
+    assert said.code == 2
+    assert "--client-id" in said.err

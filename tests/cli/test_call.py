@@ -1,7 +1,9 @@
 """What people are shown of a result."""
 
 import base64
+from pathlib import Path
 
+from cli.program import SERVED, Run
 from dovetail import (
     AudioContent,
     CallToolResult,
@@ -39,3 +41,22 @@ def test_every_kind_of_content() -> None:
 def test_a_value_without_text() -> None:
     assert shown(CallToolResult(content=[], structured_content={"a": 1})) == '{\n  "a": 1\n}'
     assert shown(CallToolResult(content=[])) == ""
+
+
+def test_images_are_written(run: Run, tmp_path: Path) -> None:
+    said = run("call", SERVED, "drawn", "pages=2", "-o", tmp_path / "page.png").good()
+    assert (tmp_path / "page.png").read_bytes() == b"\x89P\x00"
+    assert (tmp_path / "page-2.png").read_bytes() == b"\x89P\x01"
+    assert "wrote 3 bytes to" in said.err
+    assert run("call", SERVED, "drawn", "-o", tmp_path / "page.png").code == 2
+    assert run("call", SERVED, "add", "a=1", "-o", tmp_path / "page.png", "--force").good()
+    assert (tmp_path / "page.png").read_bytes() == b"2"
+
+
+def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: Run, url: str) -> None:
+    said = run("call", SERVED, "fail")
+    assert said.code == 5
+    assert "-v shows the server's log" in said.err
+    shown = run("call", SERVED, "fail", "-v").err
+    assert "ValueError: inside" in shown
+    assert "-v shows" not in shown + run("call", url, "fail").err

@@ -1,7 +1,9 @@
 """`dovetail dev`: the server starts anew, whoever speaks to it stays and is told."""
 
 import asyncio
+import contextlib
 import os
+import py_compile
 import sys
 from pathlib import Path
 
@@ -83,6 +85,40 @@ def test_over_http(run: Run, program: Path, environment: dict[str, str]) -> None
                 await until(client, "two")
 
         asyncio.run(change())
+
+
+async def test_a_change_within_the_second_is_a_change(program: Path) -> None:
+    words = program.parent / "words.py"
+    second = words.stat().st_mtime_ns // 10**9 * 10**9
+    os.utime(words, ns=(second, second))
+    py_compile.compile(str(words), doraise=True)  # by a run before this one
+    async with Client([*OURS, "dev", str(program)]) as client:
+        assert await client.call("word") == "one"
+        for part, word in enumerate(("two", "six", "ten"), 1):
+            words.write_text(f"WORD = {word!r}\n", encoding="utf-8")
+            os.utime(words, ns=(second + part * 10**6, second + part * 10**6))
+            await until(client, word)
+    assert not [*program.parent.rglob("*.pyc")]
+
+
+async def test_over_http_a_broken_server_refuses_at_once(program: Path, environment: dict[str, str]) -> None:
+    with serving([*OURS, "dev", str(program), "--http", "--port", "0"], environment) as url:
+        write(program.parent, "broken")
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    async with Client(url) as client:
+                        await client.call("word")
+                except MCPError as exc:
+                    if "its error is on stderr" in str(exc):
+                        break
+        write(program.parent, "two")
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(MCPError):
+                    async with Client(url) as client:
+                        assert await client.call("word") == "two"
+                        break
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,23 @@ def test_servers_of_a_project_are_not_started_unasked(run: Run, tmp_path: Path, 
     assert not mark.exists()
 
 
+def test_servers_of_a_project_are_asked_about(tmp_path: Path, alone: dict[str, str]) -> None:
+    config(tmp_path, sums=GOOD).rename(tmp_path / ".mcp.json")
+    command = ["sh", "-c", f'cd "{tmp_path}" && exec "{sys.executable}" -m dovetail.cli host']
+    with screen(alone, command=command) as at:
+        at.until("Start the server sums?")
+        at.until("[n]o: ")
+        at.type("y\n")
+        at.until("sums    ready  2")
+        at.rest()
+        assert at.process.wait(PATIENCE) == 0
+    with screen(alone, command=command) as at:
+        at.until("[n]o: ")
+        at.process.send_signal(signal.SIGINT)
+        at.rest()
+        assert at.process.wait(PATIENCE) == 130
+
+
 def test_no_servers(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
     assert run("host", cwd=tmp_path, **at_home).good().out == "no server is configured\n"
     assert run("host", "nowhere.json", **at_home).code == 2
@@ -131,7 +148,9 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
 
 
 async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, alone: dict[str, str]) -> None:
-    own = {"command": sys.executable, "args": ["-m", "dovetail.cli", "gateway"]}
+    (tmp_path / "inner").mkdir()
+    inner = config(tmp_path / "inner", within=GOOD)
+    own = {"command": sys.executable, "args": ["-m", "dovetail.cli", "gateway", str(inner)]}
     path = config(tmp_path, sums=GOOD, other=GOOD, everything=own)
     command = [sys.executable, "-m", "dovetail.cli", "gateway", str(path), "--search"]
     async with Client(command, env=alone) as client:

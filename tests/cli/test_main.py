@@ -1,5 +1,6 @@
 """The command itself: its help, its errors, what it loads."""
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -8,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.program import Run
+from cli.program import SERVED, Run
 from dovetail.cli.main import NAMES
 from dovetail.version import VERSION
 
@@ -53,6 +54,15 @@ def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
         (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),
         (["list", "-H", "a: b", "--", "true"], "only for a URL"),
         (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
+        (["call", SERVED, "echo", "value=a", "value=b"], "value is given twice"),
+        (["call", SERVED, "book", "flight=X", "-a", "value=window"], "--answer value must be integer"),
+        (["call", SERVED, "book", "flight=X", "-a", "value=x", "--era", "handshake"], "--answer value must be"),
+        (["call", SERVED, "paint", "-a", "value=mauve"], "--answer value must be one of red, blue, not 'mauve'"),
+        (["call", SERVED, "add", "a=1", "-o", SERVED], "--force"),
+        (["record", SERVED, "-o", SERVED], "is there already; --force writes over it"),
+        (["new", "class"], "a word of Python's own"),
+        (["new", "json"], "a module that is needed"),
+        (["new", "asyncio"], "a module that is needed"),
     ],
 )
 def test_a_wrong_command_line_is_explained_with_2(run: Run, words: list[str], why: str) -> None:
@@ -76,3 +86,23 @@ def test_a_reader_that_leaves_is_no_error(url: str, environment: dict[str, str])
         process.stdout.close()
         assert not process.stderr.read()
         assert process.wait() == 0
+
+
+def test_a_wrong_command_line_is_told_as_json_to_programs(run: Run) -> None:
+    for words in (["list", "nowhere.py", "--json"], ["list", "--json", "--nonsense"], ["call", "--json"]):
+        said = run(*words)
+        assert said.code == 2
+        assert json.loads(said.err)["message"]
+    assert "error: " in run("list", "nowhere.py", "--", "x", "--json").err  # which is a word of the command
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["--version"], ["list"], ["list", "--help"]])
+def test_output_that_cannot_be_written_is_told(environment: dict[str, str], words: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dovetail.cli", *words]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"

@@ -17,7 +17,11 @@ STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packin
 def recording(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recordings") / f"{request.param}.jsonl"
     steps = [word for step in STEPS for word in ("--do", step)]
-    said = run("record", SERVED, "-o", path, *steps, "--era", request.param, "-a", "value=3").good()
+    path.write_text("of before", encoding="utf-8")
+    words = ("record", SERVED, "-o", path, *steps, "--era", request.param, "-a", "value=3")
+    assert run(*words).code == 2
+    assert path.read_text(encoding="utf-8") == "of before"
+    said = run(*words, "--force").good()
     assert "messages in" in said.out
     return path
 

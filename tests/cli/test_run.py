@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -59,9 +61,13 @@ def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "--http", "--host", "0.0.0.0"], "anonymous"),
+        ([SERVED, "--http", "--host", "0.0.0.0"], "pass --anonymous"),
         ([SERVED, "--sse", "--workers", "2"], "sessions"),
         ([f"{SERVED}:nothing"], "nothing"),
+        ([SERVED, "--port", "8001"], "--port is only for --http or --sse"),
+        ([SERVED, "--public-url", "https://a.example"], "--public-url is only for"),
+        ([f"{SERVED}:nothing"], "there are: app"),
+        (["-m", "no_such_module"], "there is no module 'no_such_module'"),
         (["-m", "json"], "holds no dovetail Server"),
         ([], "which server?"),
     ],
@@ -70,6 +76,39 @@ def test_what_cannot_be_run_is_explained(run: Run, words: list[str], why: str) -
     said = run("run", *words)
     assert said.code == 2
     assert why in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def (:\n", "SyntaxError"),
+        ("import not_there_at_all\n", "No module named 'not_there_at_all'"),
+        ("from dovetail import Server\n\n\ndef app() -> Server:\n    raise OSError('wrong')\n", "OSError: wrong"),
+        ("if __name__ == '__main__':\n    raise ValueError('late')\n", "ValueError: late"),
+    ],
+)
+def test_a_file_that_fails_is_told_as_python_would(run: Run, tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "broken.py").write_text(text, encoding="utf-8")
+    said = run("run", tmp_path / "broken.py:app" if "def app" in text else tmp_path / "broken.py")
+    assert said.code == 3
+    assert why in said.err
+    assert said.err.count("  File ") == 1
+    assert "broken.py" in said.err
+
+
+def test_behind_a_proxy(tmp_path: Path, environment: dict[str, str]) -> None:
+    text = (
+        "from dovetail import Principal, Server, StaticTokens\n"
+        "app = Server('guarded', auth=StaticTokens({'t0ken-for-a-test': Principal('ada')}))\n"
+    )
+    (tmp_path / "guarded.py").write_text(text, encoding="utf-8")
+    words = [*OURS, "run", str(tmp_path / "guarded.py"), "--http", "--port", "0"]
+    with serving([*words, "--public-url", "https://far.example/mcp"], environment) as url:
+        asked = urllib.request.Request(url, headers={"Host": "far.example"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=20)
+        with refused.value as reply:
+            assert reply.status == 401
 
 
 def test_new_writes_a_server_whose_test_passes(run: Run, tmp_path: Path) -> None:

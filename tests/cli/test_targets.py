@@ -57,3 +57,35 @@ def test_words_reach_a_program_as_they_are(run: Run, tmp_path: Path) -> None:
     given = ["$(touch here)", "; true", "a b", "-x", "%PATH%", "--", "`id`"]
     assert run("call", "words", "--", sys.executable, program, *given, cwd=tmp_path).good().out == f"{given}\n"
     assert not (tmp_path / "here").exists()
+
+
+def test_of_two_servers_one_is_to_be_named(run: Run, tmp_path: Path) -> None:
+    text = "from dovetail import Server\none, two = Server('one'), Server('two')\n"
+    (tmp_path / "both.py").write_text(text, encoding="utf-8")
+    said = run("list", "both.py", cwd=tmp_path)
+    assert said.code == 2
+    assert "name one: both.py:one, both.py:two" in said.err
+    said = run("doctor", "both.py:three", cwd=tmp_path)
+    assert said.code == 2
+    assert "there are: one, two" in said.err
+    assert run("info", "both.py:two", "--json", cwd=tmp_path).good().json["name"] == "two"
+
+
+def test_a_program_that_serves_http_is_told_to_be_one(run: Run, tmp_path: Path) -> None:
+    text = "from dovetail import Server\n\nif __name__ == '__main__':\n    Server('web').run('http', port=0)\n"
+    (tmp_path / "web.py").write_text(text, encoding="utf-8")
+    for words in (["list", "web.py"], ["list", "--", sys.executable, "web.py"]):
+        said = run(*words, cwd=tmp_path)
+        assert said.code == 3
+        assert "the program serves HTTP" in said.err
+        assert "use its URL as the target: http://127.0.0.1:" in said.err
+
+
+def test_a_program_that_serves_both_ways_is_waited_for(run: Run, tmp_path: Path) -> None:
+    text = (
+        "import sys\nfrom dovetail import Server\n"
+        "sys.stderr.write('Uvicorn running on http://127.0.0.1:8000 (Press CTRL+C to quit)\\n')\n"
+        "sys.stderr.flush()\nServer('both').run()\n"
+    )
+    (tmp_path / "both.py").write_text(text, encoding="utf-8")
+    assert run("info", "--json", "--", sys.executable, "both.py", cwd=tmp_path).good().json["name"] == "both"

@@ -22,6 +22,17 @@ def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[s
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", OWN.sub("", at.seen))
 
 
+def test_a_wrong_choice_is_told(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "paint") as at:
+        at.until(": ")
+        at.type("mauve\n")
+        at.until("must be one of red, blue, not 'mauve'")
+        at.type("blue\n")
+        at.until("Send this? [Y/n]")
+        at.type("\n")
+        assert "painted blue" in at.rest()
+
+
 def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> None:
     with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
         at.until(": ")

@@ -6,6 +6,7 @@ It notes in the file what it ran, dies when asked to, and may write junk or byte
 import json
 import os
 import sys
+import time
 from typing import Any
 
 
@@ -35,6 +36,8 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "run":
         with open(sys.argv[1], "a") as file:
             file.write(arguments["name"] + "\n")
+        if arguments.get("hold"):
+            time.sleep(60)  # whoever wanted this kills it
     value = os.getpid() if name == "pid" else arguments.get("text", "")
     return {"content": [{"type": "text", "text": str(value)}], "resultType": "complete"}
 

@@ -16,6 +16,7 @@ class Told(NamedTuple):
     verb: str
     headers: dict[str, str]
     message: Any
+    target: str = ""
 
 
 Answer = Callable[["Scripted", Told], Any]
@@ -44,7 +45,8 @@ class Scripted:
                 first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
                 headers = dict(line.lower().split(": ", 1) for line in rest)
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                told = Told(first.split()[0], headers, json.loads(body) if body else None)
+                verb, target, _ = first.split()
+                told = Told(verb, headers, json.loads(body) if body else None, target)
                 self.told.append(told)
                 writer.write(await self._answer(self, told))
 

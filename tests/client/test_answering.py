@@ -1,5 +1,6 @@
 """The user's answers: declared, checked, filled in; and which URLs may be shown."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail import Client, Context, Server
 from dovetail.client.answering import Answering, presentable
 from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MethodNotFound
 from dovetail.wire.codec import plain
@@ -145,3 +147,57 @@ async def test_a_question_without_parameters_is_none(method: str) -> None:
     answering = Answering(elicit=print, sample=print)
     with pytest.raises(AnswerError, match="message"):
         await answering.answer_all({"a": InputRequest(method=method)})
+
+
+def raising() -> Any:
+    yield "https://a.example/"
+    raise OSError("gone")
+
+
+SAMPLE = {"messages": [], "maxTokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("handlers", "method", "params", "said"),
+    [
+        ({"elicit": lambda _: {"name": object()}}, "elicitation/create", FORM, "the elicit handler returned"),
+        ({"elicit": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "the elicit handler returned"),
+        (
+            {"elicit": lambda _: ElicitResult(action="decline", content={"a": object()})},
+            "elicitation/create",
+            FORM,
+            "the elicit handler returned",
+        ),
+        ({"sample": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "the sample handler returned"),
+        ({"roots": lambda: 5}, "roots/list", {}, "the roots handler must return a list of .*, not int"),
+        ({"roots": lambda: None}, "roots/list", {}, "the roots handler must return a list"),
+        ({"roots": lambda: "https://\ud800"}, "roots/list", {}, "the roots handler returned"),
+        ({"roots": raising}, "roots/list", {}, "the roots handler failed: OSError: gone"),
+    ],
+)  # fmt: skip
+async def test_an_answer_that_cannot_be_sent_names_the_handler(
+    handlers: Any, method: str, params: Any, said: str
+) -> None:
+    with pytest.raises(AnswerError, match=said):
+        await Answering(**handlers).answer(method, params)
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
+@pytest.mark.parametrize("tool", ["ask", "where"])
+async def test_whoever_called_is_told_of_an_answer_that_cannot_be_sent(tool: str, revision: str) -> None:
+    app = Server("it")
+
+    @app.tool
+    async def ask(context: Context) -> str:
+        return str(await context.elicit("?", SCHEMA))
+
+    @app.tool
+    async def where(context: Context) -> str:
+        return str(await context.roots())
+
+    def elicit(_: Any) -> Any:
+        return {"name": object()}
+
+    async with asyncio.timeout(20), Client(app, revision=revision, elicit=elicit, roots=lambda: 5) as client:
+        with pytest.raises(AnswerError, match=r"the (elicit|roots) handler"):
+            await client.call_tool(tool)

@@ -72,6 +72,7 @@ async def test_the_verdict_says_which_limit_it_was() -> None:
     assert made.verdict() == "no answer within 0.01 s with no sign of progress"
     made.alive()
     assert made.verdict() == "no answer within 0.01 s after 1 signs of progress"
-    late = Clock(60, 0)
+    late = Clock(60, 1)
+    assert late.verdict() == "no answer within the total limit of 1 s"
     late.alive()
-    assert late.verdict() == "the total limit passed though the server reported progress"
+    assert late.verdict() == "no answer within the total limit of 1 s, though the server reported progress"

@@ -84,3 +84,13 @@ async def test_what_is_still_fresh_does_not_come_by() -> None:
         await client.list_tools()
         await client.list_tools()
     assert seen == ["tools/list"]
+
+
+async def test_one_that_returns_nothing_is_named() -> None:
+    async def forgetful(exchange: Any, proceed: Any) -> Any:
+        await proceed(exchange)
+
+    async with Client(server()) as client:
+        client.middleware(forgetful)
+        with pytest.raises(TypeError, match="forgetful returned nothing"):
+            await client.call("echo", word="a")

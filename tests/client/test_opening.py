@@ -14,6 +14,7 @@ from dovetail import (
     Disconnected,
     Interrupted,
     RequestTimeout,
+    Server,
     Timeouts,
     testing,
 )
@@ -186,5 +187,19 @@ async def test_one_limit_is_over_all_attempts() -> None:
     async with on_socket(play) as at:
         limits = ClientLimits(retries=10**6, reconnect_after=0.01)
         async with Client(at, timeouts=Timeouts(read=0.5), limits=limits) as client, asyncio.timeout(30):
-            with pytest.raises(Disconnected):
+            with pytest.raises((Disconnected, RequestTimeout)):  # between two attempts, or in one
                 await client.list_tools()
+
+
+async def test_a_discovery_that_failed_inside_the_server_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    inside = Server("broken")
+
+    @inside.middleware
+    async def forgetful(exchange: Any, proceed: Any) -> Any:
+        result = await proceed(exchange)
+        return None if exchange.method == "server/discover" else result
+
+    async with Client(inside, name="broken") as client:
+        assert client.revision == "2025-11-25"
+    (record,) = [one for one in caplog.records if "an older revision is tried" in one.getMessage()]
+    assert record.getMessage().startswith("broken failed to say what it speaks")

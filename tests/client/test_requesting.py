@@ -61,6 +61,16 @@ async def test_how_a_call_is_sent(options: Options, idle: float, total: float, s
     assert (sending.idle, sending.total, sending.safe) == (idle, total, safe)
 
 
+@pytest.mark.parametrize(("timeout", "idle", "total"), [(None, 60, 600), (5, 5, 600), (3600, 3600, 3600)])
+async def test_a_request_nobody_knows_has_the_limits_of_a_call(
+    timeout: float | None, idle: float, total: float
+) -> None:
+    keeping = Keeping(DONE)
+    await requesting(keeping).any("x/y", {}, timeout)
+    ((_, _, sending),) = keeping.sent
+    assert (sending.idle, sending.total) == (idle, total)
+
+
 async def test_what_only_reads_has_another_limit_and_may_be_repeated() -> None:
     keeping = Keeping(FOUND)
     one = requesting(keeping)

@@ -1,6 +1,6 @@
 """Servers inside servers: everything is offered, live, under a prefix, with lifespans and middleware of its own."""
 
-import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -241,10 +241,97 @@ async def test_mistakes() -> None:
         app.mount(inner(), tags="public")
 
 
-async def test_a_transform_that_does_not_fit_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
-    app = Server("outer")
-    app.mount(inner(), transforms={"add": Transform(arguments={"c": Argument(name="d")})})
+UNFIT: list[tuple[dict[str, Transform], str]] = [
+    ({"ad": Transform(hide=True)}, r"about `ad` \(did you mean `add`\?\), which is not there"),
+    ({"add": Transform(arguments={"c": Argument(name="d")})}, "`add` has no argument `c`"),
+    ({"greet": Transform(arguments={"kynd": Argument(name="d")})}, r"`greet` has no argument `kynd` \(did you mean"),
+    ({"add": Transform(name="wipe")}, "`add` would be called `wipe`, which is there already"),
+]
+
+
+@pytest.mark.parametrize(("transforms", "words"), UNFIT)
+async def test_transforms_that_do_not_fit_are_refused(transforms: dict[str, Transform], words: str) -> None:
+    between, app = Server("between"), Server("outer")
+    between.mount(inner())
+    for target in (inner(), between):
+        with pytest.raises(ValueError, match=words):
+            app.mount(target, transforms=transforms)
     async with Client(app) as client:
-        with caplog.at_level(logging.ERROR, "dovetail"):
-            assert "wipe" in {tool.name for tool in await client.list_tools()}
-    assert "has no argument c" in caplog.text
+        assert client.capabilities.tools is None
+
+
+@pytest.mark.parametrize(("transforms", "words"), UNFIT)
+async def test_of_a_server_elsewhere_the_log_tells_once(
+    transforms: dict[str, Transform], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, between = Server("outer"), Server("between")
+    between.mount(Client(inner()))
+    app.mount(between, transforms=transforms)
+    async with Client(app, cache=False) as client:
+        for _ in range(2):
+            assert "links" in {tool.name for tool in await client.list_tools()}
+    told = [one.getMessage() for one in caplog.records if "mounted on outer" in one.getMessage()]
+    assert len(told) == 1
+    assert re.search(words, told[0])
+    await app.stop()
+
+
+async def test_what_took_a_name_has_it_in_lists_and_in_calls() -> None:
+    app = Server("outer")
+    app.mount(Client(inner()), transforms={"add": Transform(name="wipe")})
+    async with Client(app) as client:
+        (tool,) = [tool for tool in await client.list_tools() if tool.name == "wipe"]
+        assert tool.description == "Add two numbers."
+        assert await client.call("wipe", a=1) == 2
+    await app.stop()
+
+
+async def test_two_may_change_names() -> None:
+    app = Server("outer")
+    app.mount(inner(), transforms={"add": Transform(name="wipe"), "wipe": Transform(name="add")})
+    async with Client(app) as client:
+        assert await client.call("add") == "gone"
+
+
+@pytest.mark.parametrize(
+    ("transforms", "words"),
+    [
+        ({"add": {"name": "plus"}}, r"the transform of 'add' must be a Transform\(...\), not dict"),
+        ({"add": Transform(arguments={"a": {"name": "x"}})}, "the argument 'a' in the transform of 'add'"),  # pyright: ignore[reportArgumentType]
+        ([Transform()], "transforms are by name"),
+        ({"add": Transform(name="x"), "wipe": Transform(name="x")}, "would both be called 'x'"),
+    ],
+)
+async def test_what_is_no_transform_is_refused(transforms: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        Server("outer").mount(inner(), transforms=transforms)
+
+
+@pytest.mark.parametrize("distant", [False, True], ids=["local", "distant"])
+async def test_disabling_by_tag_means_what_is_mounted_too(distant: bool) -> None:
+    app, below = Server("outer"), inner()
+    app.mount(Client(below) if distant else below, "far")
+    async with Client(app) as client:
+        app.disable(tags=["admin", "nope"])
+        assert "far_wipe" not in [tool.name for tool in await client.list_tools()]
+        with pytest.raises(PeerError, match="Unknown tool"):
+            await client.call("far_wipe")
+        assert await client.call("far_add", a=1) == 2
+        app.disable(tags=["public"])
+        with pytest.raises(PeerError):
+            await client.read("far+note:1")
+        app.enable(tags=["admin", "public"])
+        assert "far_wipe" in [tool.name for tool in await client.list_tools()]
+        assert await client.call("far_wipe") == "gone"
+        assert await client.read("far+note:1") == "note 1"
+    await app.stop()
+    await below.stop()
+
+
+async def test_listeners_hear_that_a_tag_of_something_mounted_was_disabled() -> None:
+    app = Server("outer")
+    app.mount(inner(), "far")
+    async with Client(app) as client, client.listen() as changes:
+        app.disable(tags=["admin"])
+        heard = {(await anext(aiter(changes))).kind for _ in range(3)}
+    assert heard == {"tools", "resources", "prompts"}

@@ -385,11 +385,71 @@ async def test_a_fastapi_application_of_this_process() -> None:
         assert [tool.name for tool in await client.list_tools()] == ["book", "add_book"]
         assert await client.call("book", title="a b", pages=3) == {"title": "a b", "pages": 3}
         assert await client.call("add_book", title="Emma") == "added Emma"
-        with pytest.raises(ToolError, match="could not be reached") as failed:
+        with pytest.raises(ToolError, match="add_book failed; the server's log has the details") as failed:
             await client.call("add_book", title="bad")
         assert "secret" not in str(failed.value)
     await app.stop()
     assert steps == ["begun", "ended"]
+
+
+async def test_names_that_do_not_fit_are_refused() -> None:
+    document = spec({"/a": {"get": {"operationId": "alpha"}, "post": {"operationId": "beta"}}})
+    for names, words in (
+        ({"alfa": "a"}, r"names= is about `alfa` \(did you mean `alpha`\?\)"),
+        ({"alpha": "beta"}, "names= would call both `alpha` and `beta` `beta`"),
+        ({"alpha": "x", "beta": "x"}, "names= would call both"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Server.from_openapi(document, client=Web(), names=names)
+    app = Server.from_openapi(document, client=Web(), names={"alpha": "beta", "beta": "x"}, include="GET")
+    async with Client(app) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["beta"]
+
+
+def failing(*, after: bool = False, exc: Exception | None = None) -> Any:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if after:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"done"})
+        raise exc or ValueError("the shelf is on fire")
+
+    return application
+
+
+BURNING = spec({"/burn": {"post": {"operationId": "burn"}}})
+
+
+async def test_an_exception_of_an_application_is_logged_once_and_masked(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client(Server.from_asgi(failing(), BURNING)) as client:
+        with pytest.raises(ToolError) as failed:
+            await client.call("burn")
+    (record,) = [one for one in caplog.records if "on fire" in one.getMessage()]
+    assert "Traceback" in record.getMessage()
+    assert "on fire" not in str(failed.value)
+    reference = str(failed.value).rpartition(" ")[2]
+    assert f"[{reference}]" in record.getMessage()
+
+
+async def test_debug_shows_an_exception_of_an_application() -> None:
+    async with Client(Server.from_asgi(failing(), BURNING, debug=True)) as client:
+        with pytest.raises(ToolError, match="ValueError: the shelf is on fire"):
+            await client.call("burn")
+
+
+async def test_an_error_for_models_inside_an_application_is_masked_too() -> None:
+    async with Client(Server.from_asgi(failing(exc=ToolError("secret")), BURNING)) as client:
+        with pytest.raises(ToolError, match="has the details") as failed:
+            await client.call("burn")
+    assert "secret" not in str(failed.value)
+
+
+async def test_an_application_that_fails_after_its_answer_has_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async with Client(Server.from_asgi(failing(after=True), BURNING)) as client:
+        assert await client.call("burn") == "done"
+    (record,) = [one for one in caplog.records if "after it had answered" in one.getMessage()]
+    assert record.exc_info
 
 
 async def test_a_litestar_application_of_this_process() -> None:

@@ -294,6 +294,24 @@ async def test_starting_a_server_can_be_asked_about() -> None:
         assert text(await host.call("b.only")) == "only"
 
 
+async def test_a_list_that_is_given_up_asks_for_nothing_more() -> None:
+    """A server that was being asked about is not asked about again for the next kind of thing it may offer."""
+    asked: list[str] = []
+
+    async def consent(request: ConsentRequest) -> Any:
+        asked.append(request.kind)
+        await asyncio.Event().wait()
+
+    async with Host(policy=Policy("allow", [rule("ask", kind="server.start")]), consent=consent) as host:
+        host.add("one", Server("one"))
+        listing = asyncio.create_task(host.catalog())
+        await until(lambda: bool(asked))
+        listing.cancel()
+        await asyncio.wait([listing])
+    await asyncio.sleep(0)
+    assert asked == ["server.start"]
+
+
 async def test_shutting_down_takes_bounded_time_whatever_the_servers_do(tmp_path: Path) -> None:
     stubborn = tmp_path / "stubborn_program.py"
     stubborn.write_text(

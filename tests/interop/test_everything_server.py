@@ -23,6 +23,7 @@ from dovetail import (
     PeerError,
     RequestTimeout,
     ResourceLink,
+    Timeouts,
     ToolError,
 )
 
@@ -225,16 +226,15 @@ async def test_a_visit(connect: Connect) -> None:
         return True
 
     arguments = {"url": "https://example.com/pay"}
-    async with connect(elicit_url=visit) as client:
+    async with connect(elicit_url=visit, timeouts=Timeouts(read=2)) as client:  # it never says that a visit is over
         first, *_ = (await client.call_tool("trigger-url-elicitation", arguments)).content
         assert "completed the URL elicitation" in first.text
-        with pytest.raises(PeerError) as needed:
-            await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})
-        assert needed.value.code == -32042
-        assert needed.value.data["elicitations"][0]["url"] == "https://modelcontextprotocol.io"
+        first, *_ = (await client.call_tool("trigger-url-elicitation", arguments | {"errorPath": True})).content
+        assert "completed the URL elicitation" in first.text
         result = await client.call_tool("trigger-url-elicitation", {"url": "ftp://example.com/"})
         assert result.is_error  # never shown
-    assert shown == ["https://example.com/pay"]
+    pay, before = "https://example.com/pay", "https://modelcontextprotocol.io"
+    assert shown == [pay, before, pay]
 
 
 async def test_a_sample(connect: Connect) -> None:

@@ -23,7 +23,7 @@ from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from dovetail import AuthorizationServer, Context, Server
+from dovetail import AuthorizationServer, Context, Guard, Server
 from login.hosting import running
 
 pytestmark = [
@@ -39,7 +39,7 @@ REDIRECT = "http://127.0.0.1:7777/callback"
 async def url() -> AsyncIterator[str]:
     def make(url: str) -> Any:
         authority = AuthorizationServer(issuer=url, users={"ada": "pw"}, resources=[url + "/mcp"])
-        app = Server("guarded", auth=authority.verifier())
+        app = Server("guarded", auth=Guard(authority.verifier(), scopes_supported=[]))
 
         @app.tool
         def who(ctx: Context) -> str:

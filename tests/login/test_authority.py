@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,19 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from dovetail import AuthorizationServer, Client, Context, LoginFailed, OAuth, Provider, Server, Upstream, known_client
+from dovetail import (
+    AuthorizationServer,
+    Client,
+    ClientCredentials,
+    Context,
+    Guard,
+    LoginFailed,
+    OAuth,
+    Provider,
+    Server,
+    Upstream,
+    known_client,
+)
 from dovetail.auth.flow import Stranger
 from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
@@ -74,9 +86,9 @@ def login(pages: list[str] | None = None, **fields: str) -> OAuth:
     return OAuth(store="memory", open_browser=browser(pages, **fields), timeout=20)
 
 
-def pair(url: str, **options: Any) -> tuple[AuthorizationServer, Server]:
+def pair(url: str, supported: Sequence[str] | None = (), **options: Any) -> tuple[AuthorizationServer, Server]:
     authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], **options)
-    app = Server("x", auth=authority.verifier())
+    app = Server("x", auth=Guard(authority.verifier(), scopes_supported=supported))
 
     @app.tool
     async def who(ctx: Context) -> str:
@@ -118,6 +130,14 @@ async def test_a_login_from_the_first_request_to_a_step_up(revision: str, kind: 
     assert len(pages) == 2
 
 
+async def test_a_login_asks_for_the_scopes_the_tools_take() -> None:
+    pages: list[str] = []
+    async with running(both(supported=None)) as url, Client(url + "/mcp", auth=login(pages)) as client:
+        assert "write" in [tool.name for tool in await client.list_tools()]
+        assert await client.call("who") == "developer write"
+    assert len(pages) == 1
+
+
 async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
     pages: list[str] = []
     with caplog.at_level(logging.WARNING, "dovetail"):
@@ -125,6 +145,22 @@ async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> Non
             assert await client.call("who") == "developer"
     assert "development mode" in caplog.text
     assert "Development mode" in pages[0]
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 100), ({"registrations": 3}, 3)])
+async def test_a_developer_may_register_often(
+    options: dict[str, Any], most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = json.dumps({"redirect_uris": ["http://127.0.0.1/x"]}).encode()
+    async with running(both(**options)) as url:
+        fetcher, statuses = Fetcher(), list[int]()
+        for _ in range(most + 2):
+            reply = await fetcher.fetch("POST", url + "/register", [(b"content-type", b"application/json")], document)
+            await reply.read()
+            statuses.append(reply.status)
+        await fetcher.close()
+    assert statuses == [201] * most + [429] * 2
+    assert caplog.text.count("registrations=") == 1
 
 
 async def test_users_by_a_function() -> None:
@@ -170,6 +206,15 @@ async def test_a_provider_upstream_over_http() -> None:
                 assert await client.call("who") == "Up:ada"
                 token = await client.call("upstream")
                 assert token.count(".") == 2  # the provider's own, for the server's own use
+
+
+async def test_a_program_logs_in_as_itself() -> None:
+    known = known_client("nightly", client_secret="s3cret", scopes=["write"])
+    async with running(both(clients=[known])) as url:
+        settings = ClientCredentials(client_id="nightly", client_secret="s3cret", issuer=url)
+        async with Client(url + "/mcp", auth=settings) as client:
+            assert await client.call("write") == "written"
+            assert await client.call("who") == "nightly write"
 
 
 async def test_a_user_who_refuses() -> None:

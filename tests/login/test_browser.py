@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import AuthorizationServer, Client, Context, LoginFailed, Server
+from dovetail import AuthorizationServer, Client, Context, Guard, LoginFailed, Server
 from login.browser import Browser, browser
 from login.hosting import running
 from login.place import Asked, Place, Said, User, oauth
@@ -93,7 +93,7 @@ async def test_with_our_own_authorization_server(chromium: Browser) -> None:
 
     def make(url: str) -> Any:
         authority = AuthorizationServer(issuer=url, resources=[url + "/mcp"], users={"ada": "pw"})
-        app = Server("x", auth=authority.verifier())
+        app = Server("x", auth=Guard(authority.verifier(), scopes_supported=[]))
 
         @app.tool
         def who(ctx: Context) -> str:

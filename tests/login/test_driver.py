@@ -373,6 +373,19 @@ async def test_a_scope_that_is_missing_is_asked_for_with_those_before(place: Pla
         await one.ping()
     asked = [one.query["scope"] for one in place.asked if one.path == "/authorize"]
     assert asked == ["read", "read write"]
+    assert place.count("/register") == 1
+
+
+async def test_a_registration_that_may_not_ask_for_a_scope_is_not_used_again(place: Place, user: User) -> None:
+    async with client(place, user) as one:
+        place.need = {"write"}
+        back = lambda asked: f"{asked.query['redirect_uri']}?error=invalid_scope&state={asked.query['state']}"  # noqa: E731
+        place.says["/authorize"] = lambda asked: Said(302, None, {"location": f"{back(asked)}&iss={place.origin}"})
+        with pytest.raises(LoginFailed, match="invalid_scope"):
+            await one.ping()
+        del place.says["/authorize"]
+        await one.ping()
+    assert place.count("/register") == 2
 
 
 async def test_a_scope_that_is_not_granted_is_asked_for_once(place: Place, user: User) -> None:
@@ -511,6 +524,18 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
     assert "cannot be read" in caplog.text
     assert "lasts for this run only" in caplog.text
     assert "access-" not in caplog.text
+
+
+async def test_what_is_no_login_is_told_and_not_used(
+    place: Place, user: User, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(place, user, store=str(tmp_path)) as one:
+        await one.ping()
+    FileStore(tmp_path).set(place.url, b"{broken")
+    async with client(place, user, store=str(tmp_path)) as one:
+        await one.ping()
+    assert place.logins == 2
+    assert "no login that can be understood" in caplog.text
 
 
 async def test_a_store_of_ones_own_needs_three_methods(place: Place, user: User) -> None:

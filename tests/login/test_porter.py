@@ -31,6 +31,7 @@ TOKENS = StaticTokens(
         "bob-plus": Principal("bob", scopes=["read", "write"]),
     }
 )
+LED = Guard(TOKENS, authorization_servers=["https://login.example"])
 
 
 def guarded(auth: Any = TOKENS, **options: Any) -> Server:
@@ -66,7 +67,7 @@ async def test_a_caller_is_who_the_token_says() -> None:
 
 async def test_without_a_token_nothing_is_served() -> None:
     """Every route of the application, by every method: only the metadata is for everyone."""
-    endpoint = guarded().asgi()
+    endpoint = guarded(LED).asgi()
     open_paths = {WELL_KNOWN, WELL_KNOWN + "/mcp"}
     for path in (
         "/mcp",
@@ -113,7 +114,17 @@ async def test_what_the_metadata_says() -> None:
     said = json.loads(answer.body)
     assert said["resource"] == LOCAL
     assert said["authorization_servers"] == ["https://login.example"]
-    assert said["scopes_supported"] == ["read"]
+    assert said["scopes_supported"] == ["read", "write"]
+
+
+async def test_the_metadata_names_the_scopes_of_everything_offered() -> None:
+    app, inner = guarded(), Server("inner")
+    app.restrict(tags=["admin"], scopes=["admin"])
+    app.resource("x://y", scopes=["look"])(lambda: "")
+    inner.tool(lambda: "", name="far", scopes=["far", "write"])
+    app.mount(inner, prefix="in", scopes=["inside"])
+    said = json.loads((await Visit(app.asgi(), "GET", WELL_KNOWN).done()).body)
+    assert said["scopes_supported"] == ["write", "look", "admin", "inside", "far"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +142,7 @@ async def test_what_the_metadata_says() -> None:
     ],
 )
 async def test_behind_a_proxy(public_url: str, path: str, root: str, asked: str, resource: str, metadata: str) -> None:
-    endpoint = guarded().asgi(path=path, public_url=public_url)
+    endpoint = guarded(LED).asgi(path=path, public_url=public_url)
     there = {"host": "x.example"}
     document = await Visit(endpoint, "GET", asked, headers=there, root_path=root).done()
     assert document.status == 200

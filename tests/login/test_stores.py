@@ -36,10 +36,10 @@ def test_what_is_set_is_got_until_it_is_deleted(kind: str, tmp_path: Path) -> No
 
 
 def test_all_of_it(store: FileStore) -> None:
-    assert store.all() == []
+    assert store.places() == []
     store.set(KEY, b"1")
     store.set(KEY + "/other", b"2")
-    assert sorted(store.all()) == [b"1", b"2"]
+    assert sorted([place.read_bytes() for place in store.places()]) == [b"1", b"2"]
 
 
 def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
@@ -53,6 +53,37 @@ def test_only_the_user_can_read_it(store: FileStore, tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_what_others_could_read_is_closed_and_told(
+    store: FileStore, tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.set(KEY, b"x")
+    (place,) = (tmp_path / "logins").iterdir()
+    place.chmod(mode)
+    assert store.get(KEY) == b"x"
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert store.places() == [place]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"mode {mode:o}" in caplog.text
+
+
+def test_what_cannot_be_read_is_said_in_words(store: FileStore, tmp_path: Path) -> None:
+    store.set(KEY, b"x")
+    (place,) = (tmp_path / "logins").iterdir()
+    place.unlink()
+    place.mkdir()  # a mode would stop anyone but root
+    with pytest.raises(LoginFailed, match="cannot be used: Is a directory") as caught:
+        store.get(KEY)
+    assert caught.value.hint is not None
+
+
+async def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(LoginFailed, match="cannot be used: File exists"):
+        await _lock_once(FileStore(tmp_path / "taken"))
 
 
 async def _lock_once(store: FileStore) -> None:

@@ -198,7 +198,18 @@ def test_a_public_url_names_host_and_origin() -> None:
     assert verdict(plain, b"mcp.example.com", b"https://mcp.example.com") == 200
 
 
-@pytest.mark.parametrize("url", ["mcp.example.com", "ftp://mcp.example.com", "https://", "/mcp", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mcp.example.com",
+        "ftp://mcp.example.com",
+        "https://",
+        "/mcp",
+        "",
+        "https://a.example/mcp?x=1",
+        "https://a.example/#x",
+    ],
+)
 def test_a_public_url_is_a_web_address(url: str) -> None:
     with pytest.raises(ValueError, match="public_url"):
         Gate((), (), url)

@@ -3,6 +3,7 @@
 Every call has a name of its own, which the tool counts. Retries are on, as they are for everyone.
 """
 
+import asyncio
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from fault_proxy import FAULTS
 from lab import figure
 from test_t27_network import behind_a_proxy
 
-from dovetail import Client, ClientLimits, MCPError, Timeouts
+from dovetail import Client, ClientLimits, Interrupted, MCPError, Timeouts
 from transports.scene import until
 
 PLAN = [*FAULTS[:-1], "busy", *([""] * 4)]
@@ -60,30 +61,45 @@ MORTAL = Path(__file__).parents[1] / "client" / "mortal.py"
 
 
 async def killed(file: Path, kills: int) -> None:
-    """A process killed in the middle of its calls: each is answered or reported, none runs twice, none stays behind."""
+    """A process killed in the middle of its calls, or between two: each is answered or reported, none runs twice."""
     chance = random.Random(kills)
     pids: set[int] = set()
-    sent = 0
+    answered: list[str] = []
+    interrupted: list[str] = []
     options: dict[str, Any] = {"limits": ClientLimits(reconnect_after=0.01), "timeouts": Timeouts(call=10)}
     async with Client([sys.executable, str(MORTAL), str(file)], **options) as client:
-        for _ in range(kills):
+        for kill in range(kills):
             pid = await client.call("pid", into=int)
             pids.add(pid)
-            outcomes = 0
-            for number in range(chance.randint(1, 4)):
-                if number == 0:
-                    os.kill(pid, signal.SIGKILL)
-                sent += 1
+            if kill % 3 == 0:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                interrupted.append(f"held{kill}")
+                await _killed_at_work(client, pid, file, interrupted[-1])
+            lost = 0
+            for name in (f"n{kill}.{number}" for number in range(chance.randint(1, 4))):
                 try:
-                    await client.call("run", name=f"n{sent}")
+                    await client.call("run", name=name)
+                    answered.append(name)
                 except MCPError:
-                    outcomes += 1
-            assert outcomes <= 1  # the one that was on its way
+                    lost += 1
+            assert lost <= (kill % 3 == 0)  # the one that was on its way
     ran = executed(file)
-    assert not ran or max(ran.values()) == 1
+    assert max(ran.values()) == 1, [name for name, count in ran.items() if count > 1]
+    assert ran.keys() >= {*answered, *interrupted}
+    assert len(interrupted) >= kills // 2
     assert len(pids) == kills
     await until(lambda: not any(_alive(pid) for pid in pids))
-    figure("T28 kills of a process during calls; survivors, run twice: 0, 0; calls", sent, f"for {kills} kills")
+    figure("T28 kills of a process during calls; survivors, run twice: 0, 0; calls", ran.total(), f"for {kills} kills")
+
+
+async def _killed_at_work(client: Client, pid: int, file: Path, name: str) -> None:
+    """Kill the process when the tool has left its mark and not yet answered."""
+    calling = asyncio.get_running_loop().create_task(client.call("run", name=name, hold=True))
+    await until(lambda: executed(file)[name])
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Interrupted):
+        await calling
 
 
 def executed(file: Path) -> Counter[str]:

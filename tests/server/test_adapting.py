@@ -16,7 +16,10 @@ from pydantic import BaseModel, Field, PositiveInt, SecretStr, computed_field, f
 from typing_extensions import TypedDict
 
 from dovetail import Server
+from dovetail.server import models
 from dovetail.server.adapting import adapt
+from dovetail.server.foreign import Misfits
+from dovetail.server.schema import read_as
 from dovetail.server.signature import BadArguments, compile_signature
 from server.calling import Client, failed
 
@@ -276,3 +279,29 @@ def test_pydantic_is_not_loaded_for_those_who_do_not_use_it() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout.strip() == "False"
+
+
+class Counted(BaseModel):
+    number: int = 1
+    share: float | str = 0.5
+    sure: bool = False
+    either: int | bool = 0
+    inner: "list[Counted]" = []
+    by: Annotated[int, Field(ge=0)] = 0
+
+
+def test_a_boolean_is_no_number_for_pydantic_either() -> None:
+    fits = {"sure": True, "either": True, "inner": [{"sure": False, "number": 2}]}
+    assert models.read(Counted, fits).inner[0].number == 2
+    with pytest.raises(Misfits) as caught:
+        models.read(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
+    assert caught.value.places == [
+        (("number",), "expected `int`, got `bool`"),
+        (("share",), "expected `float | str`, got `bool`"),
+        (("inner", 1, "by"), "expected `int`, got `bool`"),
+    ]
+
+
+def test_a_boolean_is_no_number_where_a_parameter_has_a_field() -> None:
+    with pytest.raises(ValueError, match="expected `int`, got `bool`"):
+        read_as(adapt(Annotated[int, Field(ge=0)]), True)

@@ -1,5 +1,8 @@
 """Arguments handled kindly: what was only written as text is read, what is wrong is told at once."""
 
+import datetime
+import decimal
+import uuid
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -9,7 +12,7 @@ import pytest
 
 from dovetail import Server
 from dovetail.server.arguments import MAX_TEXT, mended, misfits
-from dovetail.server.schema import schema_of
+from dovetail.server.schema import read_as, schema_of
 from dovetail.server.signature import BadArguments, compile_signature
 from server.calling import Client, failed
 
@@ -102,10 +105,10 @@ def test_every_misfit_is_named_however_deep() -> None:
     )
     assert text == (
         "Invalid arguments. Missing: `seats`. `trip.legs[0].start`: expected `str`, got `int`."
-        " `trip.legs[0].km`: must be at least 1. `trip.legs[1]`: missing `start`."
+        " `trip.legs[0].km`: must be at least 1. `trip.legs[1].start`: missing."
         " `trip.legs[1].mode`: expected one of `car`, `bus`."
         " `trip.legs[2]`: expected `object`, got text that is no such JSON."
-        " `trip.day`: invalid RFC3339 encoded date. `trip.tags.a`: expected `int`, got `null`."
+        " `trip.day`: expected a date such as `1999-12-31`. `trip.tags.a`: expected `int`, got `null`."
         " `box`: unknown `widht` (did you mean `width`?)."
         " `other`: expected `int`, got `str`."
     )
@@ -113,7 +116,7 @@ def test_every_misfit_is_named_however_deep() -> None:
 
 def test_what_only_the_type_knows_is_told_when_all_else_fits() -> None:
     text = refusal(plan, {"trip": {"legs": [], "day": "soon"}, "seats": 1})
-    assert text == "Invalid arguments. `trip.day`: invalid RFC3339 encoded date."
+    assert text == "Invalid arguments. `trip.day`: expected a date such as `1999-12-31`."
 
 
 def test_mended_arguments_reach_every_kind_of_parameter() -> None:
@@ -166,7 +169,7 @@ def test_patterns_and_mending_go_together() -> None:
 
     signature = compile_signature(run, context_type=Nobody)
     assert signature.bind({"code": "a", "n": "[1]"}, None)[0] == ("a", [1])
-    with pytest.raises(BadArguments, match=r"`n`: expected `array`, got `int`. `code` does not fit its pattern"):
+    with pytest.raises(BadArguments, match=r"`n`: expected `array`, got `int`. `code`: does not fit the pattern"):
         signature.bind({"code": "A", "n": 3}, None)
 
 
@@ -180,7 +183,80 @@ async def test_a_schema_of_the_authors_own_is_treated_alike() -> None:
 
     client = Client(app)
     assert (await client.call("run", {"n": "3", "s": "4"}))["content"][0]["text"] == "{'n': 3, 's': '4'}"
-    assert "n: " in failed(await client.call("run", {"n": "three"}))
+    assert failed(await client.call("run", {"n": "three"})) == "Invalid arguments. `n`: expected `int`, got `str`."
+
+
+async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> None:
+    line = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
+    properties = {
+        "lines": {"type": "array", "items": line},
+        "code": {"type": "string", "pattern": "^a+$"},
+        "size": {"enum": ["s", "m"]},
+        "count": {"type": ["integer", "null"], "minimum": 3},
+    }
+    app = Server("x")
+    app.add_tool(
+        lambda arguments: "",
+        name="run",
+        input_schema={
+            "type": "object",
+            "properties": properties,
+            "required": ["who"],
+            "additionalProperties": False,
+        },
+    )
+    given = {"lines": [{}, {"sku": 7}], "code": "secret", "size": "xl", "count": 1, "colour": 1}
+    said = failed(await Client(app).call("run", given))
+    assert said.startswith("Invalid arguments. ")
+    for line in (
+        " Missing: `who`.",
+        " Unknown: `colour`.",
+        " `lines[0].sku`: missing.",
+        " `lines[1].sku`: expected `str`, got `int`.",
+        " `code`: does not fit the pattern `^a+$`.",
+        " `size`: expected one of `s`, `m`.",
+        " `count`: value is less than the minimum of 3.",
+    ):
+        assert line in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (datetime.datetime, "a date and time such as `1999-12-31T09:30:00Z`"),
+        (datetime.time, "a time such as `09:30:00`"),
+        (datetime.timedelta, "a duration such as `PT1H30M`"),
+        (uuid.UUID, "a UUID such as"),
+        (decimal.Decimal, "a decimal number such as `12.50`"),
+        (bytes, "base64 such as"),
+    ],
+)
+def test_what_stands_for_something_else_is_shown_by_an_example(kind: Any, words: str) -> None:
+    def run(x: Any) -> None: ...
+
+    run.__annotations__["x"] = kind
+    assert f"`x`: expected {words}" in refusal(run, {"x": "%"})
+
+
+def test_the_examples_fit() -> None:
+    for kind, text in (
+        (datetime.datetime, "1999-12-31T09:30:00Z"),
+        (datetime.time, "09:30:00"),
+        (datetime.timedelta, "PT1H30M"),
+        (uuid.UUID, "6f1c2b7a-e64d-4c3a-9f1c-2b7ae64d0a51"),
+        (decimal.Decimal, "12.50"),
+        (bytes, "aGVsbG8="),
+    ):
+        assert isinstance(read_as(kind, text), kind)
+
+
+def test_a_pattern_is_told_with_the_way_to_the_text() -> None:
+    def run(codes: list[Annotated[str, msgspec.Meta(pattern="^[a-z]+$")]]) -> None: ...
+
+    assert refusal(run, {"codes": ["a", "B"]}) == (
+        "Invalid arguments. `codes[1]`: does not fit the pattern `^[a-z]+$`."
+    )
 
 
 async def test_prompts_take_structured_arguments_as_text() -> None:

@@ -140,7 +140,7 @@ def test_an_object_written_as_text_is_closed_too() -> None:
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     text = refusal(Model, {"streat": "A", "number": "many", "plain": {"street": 1, "zip": 2}})
-    for part in ("`x.street`: field required", "`x.number`:", "`x`: unknown `streat` (did", "`x.plain`: unknown `zip`"):
+    for part in ("`x.street`: missing", "`x.number`:", "`x`: unknown `streat` (did", "`x.plain`: unknown `zip`"):
         assert part in text
 
 

@@ -119,7 +119,6 @@ def test_these_annotations_have_no_schema(annotation: Any) -> None:
         ("hello", text("hello")),
         ("", text("")),
         ("snow ☃", text("snow ☃")),
-        (None, CallToolResult(content=[])),
         (IMAGE, CallToolResult(content=[IMAGE])),
         (CONTENTS, CallToolResult(content=[EmbeddedResource(resource=CONTENTS)])),
         (["a", IMAGE, LINK], CallToolResult(content=[TextContent(text="a"), IMAGE, LINK])),
@@ -136,6 +135,20 @@ def test_these_annotations_have_no_schema(annotation: Any) -> None:
 def test_without_a_schema_the_value_decides(value: Any, result: CallToolResult) -> None:
     assert shaped(Any, value) == result
     assert shaped(str, value) == result
+
+
+def test_none_is_no_content_unless_a_text_was_promised() -> None:
+    for kind in (Any, None, str | None):
+        assert shaped(kind, None) == CallToolResult(content=[])
+    with pytest.raises(ValueError, match="expected `str`, got `null`"):
+        shaped(str, None)
+
+
+def test_a_misfit_in_a_result_is_told_with_its_key() -> None:
+    with pytest.raises(ValueError, match=r"annotation: `a`: expected `int`, got `str`"):
+        shaped(dict[str, int], {"a": "x"})
+    with pytest.raises(ValueError, match=r"annotation: `a\[1\]`: expected `int`, got `str`"):
+        shaped(dict[str, list[int]], {"a": [1, "x"]})
 
 
 def test_a_text_that_is_more_than_text_becomes_plain() -> None:

@@ -309,6 +309,24 @@ async def test_a_test_puts_something_else_in_the_place_of_a_dependency(log: list
     assert text(await client.call("read", {"table": "a"})).endswith("database at db.example")
 
 
+async def test_an_alias_or_a_mark_means_its_function() -> None:
+    app = Server("x")
+
+    def number() -> int:
+        return 1
+
+    Number = Annotated[int, "how many", Depends(number)]  # noqa: N806
+
+    @app.tool
+    def read(number: Number) -> int:
+        return number
+
+    for dependency in (Number, Depends(number)):
+        with override(dependency, lambda: 2):
+            assert text(await Client(app).call("read")) == "2"
+        assert text(await Client(app).call("read")) == "1"
+
+
 async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
     app = Server("x")
 
@@ -332,7 +350,13 @@ async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
 
 @pytest.mark.parametrize(
     ("dependency", "by", "words"),
-    [(Depends(int), int, "the function a Depends was given"), (int, 3, "write lambda: 3"), (3, int, "not 3")],
+    [
+        (Annotated[int, "a number"], int, "the function a Depends was given"),
+        (list[int], int, "the function a Depends was given"),
+        (int, 3, "write lambda: 3"),
+        (int, Annotated[int, Depends(int)], "a function that returns the value"),
+        (3, int, "not 3"),
+    ],
 )
 def test_only_a_function_stands_in_for_a_function(dependency: Any, by: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words), override(dependency, by):

@@ -10,6 +10,7 @@ from annotated_types import Ge
 
 from dovetail import Client as AnyClient
 from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
+from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -107,6 +108,16 @@ def asking(city: str) -> str:
     return city
 
 
+DOCUMENT: dict[str, Any] = {"openapi": "3.1.0", "servers": [{"url": "https://shop.example"}], "paths": {}}
+
+
+class Waits:
+    """A client that holds up its caller, as httpx.Client does."""
+
+    def request(self, method: str, url: str, **options: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
 def plain_middleware(exchange: Any, proceed: Any) -> Any:
     return proceed(exchange)
 
@@ -147,6 +158,27 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.run("http", workers=0), "at least 1"),
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
         (lambda _: Limits(run_time=-3), "must not be negative"),
+        (lambda _: Server(5), "name= must be a text, not 5"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", version=1), "version= must be a text"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", limits=5), "limits= must be Limits"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", page_size="5"), "page_size= must be a number"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", middleware=LogRequests()), "middleware= must be a list"),  # pyright: ignore[reportArgumentType]
+        (lambda app: app.mount(Server("y"), 5), "prefix= must be a text"),
+        (lambda app: app.tool(5), "a name must be a text"),
+        (lambda app: app.add_tool(named, name=5), "cannot be offered"),
+        (lambda app: app.add_resource(named, 5), "URI must be a text"),
+        (lambda app: (app.add_tool(named), app.remove_tool("name")), "no tool is called `name` .did you mean `named`"),
+        (lambda _: RateLimit("5"), "requests must be a number, not '5'"),  # pyright: ignore[reportArgumentType]
+        (lambda _: RateLimit(5, per="1"), "per must be a number"),  # pyright: ignore[reportArgumentType]
+        (lambda _: RateLimit(5, methods="tools/call"), "methods are several"),
+        (lambda _: ResponseLimit("5"), "size must be a number of bytes"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server.from_openapi(DOCUMENT, include=["GET"]), 'include= takes a pattern for "GET /path"'),
+        (lambda _: Server.from_openapi(DOCUMENT, include="(("), "is no regular expression"),
+        (lambda _: Server.from_openapi(DOCUMENT, names=["a"]), "names= must be a dict"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server.from_openapi(DOCUMENT, client=Waits()), "needs an asynchronous client"),
+        (lambda _: Server.from_openapi("shop/doc.json"), "'shop/doc.json' names a document: read it first"),
+        (lambda _: Server.from_openapi("https://shop.example/openapi"), "names a document"),
+        (lambda _: Server.from_openapi(5), "is a dict, or JSON, not int"),
     ],
 )
 def test_it_is_told_where_it_is_made(mistake: Callable[[Server], Any], words: str) -> None:
@@ -186,3 +218,15 @@ async def test_a_result_that_was_not_awaited_is_told_with_its_remedy(caplog: pyt
 
     await Client(app).call("forgets")
     assert "`Context.elicit` was not awaited: write `await` before it" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["bad name!", "a,b", "a/b", "ä", "a" * 129])
+def test_a_name_that_clients_may_refuse_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    Server("x").add_tool(named, name=name)
+    assert "may be refused by clients" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a", "Get-user_2.list", "a" * 128])
+def test_a_name_of_the_specification_is_not(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    Server("x").add_tool(named, name=name)
+    assert not caplog.text

@@ -293,3 +293,23 @@ async def test_debug_shows_what_is_masked_otherwise() -> None:
     app.add_tool(lambda: 1 / 0, name="fail")
     shown = (await Client(app).call("fail"))["content"][0]["text"]
     assert shown.startswith("tool fail failed: ZeroDivisionError: division by zero [")
+
+
+async def test_hints_as_the_specification_spells_them() -> None:
+    app = Server("x")
+    app.add_tool(lambda: "", name="look", annotations={"readOnlyHint": True, "title": "Look"}, open_world=False)
+    annotations = (await listed(app))["look"]["annotations"]
+    assert annotations == {"title": "Look", "readOnlyHint": True, "openWorldHint": False}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({"readonlyHint": True}, r"annotations= has no `readonlyHint` \(did you mean `readOnlyHint`\?\)"),
+        ("readOnlyHint", "annotations= takes ToolAnnotations, or a dict"),
+        ({"readOnlyHint": "yes"}, "cannot be offered"),
+    ],
+)
+def test_hints_that_are_none(annotations: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Server("x").add_tool(lambda: "", name="look", annotations=annotations)

@@ -146,7 +146,7 @@ async def test_a_resource_that_is_gone_is_not_read() -> None:
     for uri in ("a:fixed", "a:user/6"):
         with pytest.raises(ResourceNotFound):
             await Client(app).request("resources/read", {"uri": uri})
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="no resource is called `a:fixed`"):
         app.remove_resource("a:fixed")
 
 

@@ -126,7 +126,7 @@ def test_what_is_removed_may_come_again() -> None:
     app.add_prompt(lambda: "1", name="n")
     app.remove_prompt("n")
     for remove in (app.remove_prompt, app.remove_resource):
-        with pytest.raises(KeyError):
+        with pytest.raises(ValueError, match="is called `n`"):
             remove("n")
 
 

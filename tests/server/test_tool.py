@@ -176,8 +176,8 @@ async def test_arguments_are_held_against_the_schema() -> None:
     client = Client(app)
     assert text(await client.call("run", {"a": 1, "b": "xx"})) == "1"
     said = failed(await client.call("run", {"a": "x", "b": "y", "c": 1}))
-    assert said.startswith("Invalid arguments: ")
-    for word in ("a: ", "b: ", "'c'"):
+    assert said.startswith("Invalid arguments. ")
+    for word in ("`a`: ", "`b`: ", "`c`"):
         assert word in said
 
 
@@ -186,7 +186,7 @@ async def test_a_hundred_mistakes_are_not_all_told() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
     app.add_tool(lambda arguments: 1, name="run", input_schema=schema)
     said = failed(await Client(app).call("run", {f"n{number}": "x" * 1000 for number in range(100)}))
-    assert said.count(";") == 9
+    assert said.count("expected `int`") == 10
     assert len(said) < 5000
 
 
@@ -194,7 +194,7 @@ async def test_a_hostile_pattern_takes_no_time() -> None:
     app = Server("strict")
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     app.add_tool(lambda arguments: "fine", name="run", input_schema=schema)
-    assert "a: " in failed(await Client(app).call("run", {"a": "a" * 5000 + "!"}))
+    assert "`a`: does not fit the pattern" in failed(await Client(app).call("run", {"a": "a" * 5000 + "!"}))
 
 
 async def test_results_are_held_against_the_authors_schema() -> None:

@@ -1,10 +1,13 @@
 """Faults befall the messages they are meant for, over every transport, and leave a client that goes on."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from dovetail import CannotConnect, ClientLimits, Disconnected, Interrupted, MCPError, RequestTimeout, testing
+from dovetail.testing.between import Intercepted
 from dovetail.testing.faults import corrupted
 from testing.calculator import app
 
@@ -133,6 +136,75 @@ def test_a_corrupted_message_has_its_size() -> None:
     assert len(spoilt) == 12
     assert spoilt.startswith(b"HEAD\xff")
     assert spoilt.endswith(b"\n")
+
+
+async def adding(joined: Any, *expected: type[Exception]) -> None:
+    """Add once, in the context of a client; what is expected to be raised is taken."""
+    async with asyncio.timeout(30), joined as client:
+        with contextlib.suppress(*expected):
+            await client.call("add", a=1, b=2)
+
+
+def goes_wrong() -> testing.Faults:
+    faults = testing.Faults()
+    faults.drop(to="server", method="tools/call", when=lambda message: message["nowhere"])
+    return faults
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_fault_that_goes_wrong_ends_the_connection_and_the_test(transport: str) -> None:
+    with pytest.raises(KeyError, match="nowhere") as told:
+        await adding(connected(transport, goes_wrong()))
+    assert isinstance(told.value.__context__, Disconnected)
+
+
+async def test_a_fault_that_goes_wrong_is_told_even_if_the_test_did_not_mind() -> None:
+    with pytest.raises(KeyError, match="nowhere"):
+        await adding(connected("memory", goes_wrong()), Disconnected)
+
+
+async def test_a_server_that_is_not_the_tests_own_cannot_be_killed() -> None:
+    faults = testing.Faults()
+    faults.kill(method="tools/call")
+    async with testing.serve(app, transport="tcp") as target:
+        with pytest.raises(RuntimeError, match="can be killed"):
+            await adding(testing.connect(target, faults=faults, limits=QUICK))
+
+
+async def test_what_is_cut_in_memory_can_be_cancelled_while_it_ends() -> None:
+    class Reluctant:
+        """A server's end that never finishes closing."""
+
+        name = "reluctant"
+
+        def __init__(self) -> None:
+            self.closing = asyncio.Event()
+
+        async def start(self) -> None:
+            return
+
+        def link(self, _: Any) -> Any:
+            return self
+
+        def receive(self, data: bytes) -> None:
+            return
+
+        async def close(self, grace: float = 0.0) -> None:
+            self.closing.set()
+            await asyncio.Event().wait()
+
+    faults, server = testing.Faults(), Reluctant()
+    faults.drop(to="server")
+    one = Intercepted(server, faults)
+    before = asyncio.all_tasks()
+    await one.connect()
+    tasks = asyncio.all_tasks() - before
+    one.write(b'{"method":"x"}')
+    await asyncio.wait_for(server.closing.wait(), 10)
+    (closing,) = [task for task in tasks if not task.done() and not task.cancelling()]
+    closing.cancel()
+    await asyncio.wait([closing], timeout=10)
+    assert closing.cancelled()
 
 
 async def test_faults_need_something_to_stand_before() -> None:

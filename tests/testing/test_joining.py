@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Server, testing
+from dovetail import Bearer, Context, InsufficientScope, NeedsLogin, PeerError, Principal, Server, StaticTokens, testing
 from testing.calculator import app
 
 TRANSPORTS = ["memory", "stdio", "http", "sse", "unix", "tcp"]
@@ -88,4 +88,48 @@ async def test_a_server_nobody_else_can_find_is_told() -> None:
 async def test_a_transport_there_is_not() -> None:
     with pytest.raises(ValueError, match="transport must be one of memory"):
         async with testing.connect(app, transport="pigeon"):  # pyright: ignore[reportArgumentType]
+            pass
+
+
+ADA = Principal("ada", scopes=["write"])
+
+
+def guarded() -> Server:
+    server = Server("guarded", auth=StaticTokens({"ada": ADA}))
+
+    @server.tool(scopes=["write"])
+    def who(ctx: Context) -> str:
+        return "nobody" if ctx.principal is None else ctx.principal.subject
+
+    return server
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("faults", [None, testing.Faults()])
+async def test_a_caller_in_memory_who_is_somebody(revision: str, faults: Any) -> None:
+    server = guarded()
+    async with testing.connect(server, revision=revision, faults=faults, principal=ADA) as client:
+        assert client.name == "guarded"
+        assert await client.call("who") == "ada"
+    async with testing.connect(server, revision=revision, principal="bob") as client:
+        assert await client.list_tools() == []
+        with pytest.raises(PeerError, match="write") as caught:
+            await client.call("who")
+    assert caught.value.code == InsufficientScope.code
+
+
+def test_somebody_without_await() -> None:
+    with testing.connect_sync(guarded(), principal=ADA) as client:
+        assert client.call("who") == "ada"
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_over_http_a_guarded_server_asks(transport: Any) -> None:
+    async with testing.connect(guarded(), transport=transport, auth=Bearer("ada")) as client:
+        assert await client.call("who") == "ada"
+    with pytest.raises(NeedsLogin):
+        async with testing.connect(guarded(), transport=transport):
+            pass
+    with pytest.raises(ValueError, match="Bearer"):
+        async with testing.connect(guarded(), transport=transport, principal=ADA):
             pass

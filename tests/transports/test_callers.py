@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import json
+import select
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dovetail import Client, Timeouts
 from dovetail.errors import CannotConnect, Disconnected
 from dovetail.protocol.channel import Request
 from dovetail.transports.callers import CommandCaller, LineCaller, SocketCaller
@@ -108,6 +111,43 @@ async def test_nothing_there(tmp_path: Path) -> None:
         await SocketCaller(10, path=str(tmp_path / "none")).open(Noted())
     with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9"):
         await SocketCaller(10, host="127.0.0.1", port=9).open(Noted())
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[int]:
+    """The port of a server that takes no more connections, and refuses none."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        port = server.getsockname()[1]
+        for _ in range(64):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect(("127.0.0.1", port))
+            if not select.select([], [one], [], 0.2)[1]:
+                break
+        yield port
+
+
+async def test_a_server_that_cannot_be_reached_is_not_waited_for_longer_than_was_said() -> None:
+    with crowded() as port:
+        async with asyncio.timeout(20):
+            with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s to 127\.0\.0\.1"):
+                await SocketCaller(10, host="127.0.0.1", port=port, reaching=0.05).open(Noted())
+            with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s"):
+                await Client(f"tcp://127.0.0.1:{port}", timeouts=Timeouts(connect=0.05)).connect()
+
+
+async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", never)
+    async with asyncio.timeout(20):
+        with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s to .*none"):
+            await Client(f"unix:{tmp_path / 'none'}", timeouts=Timeouts(connect=0.05)).connect()
 
 
 # Processes

@@ -1,6 +1,7 @@
 """A server's place on the web: redirects stay within it, credentials too, and refusals are told in words."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dovetail.errors import (
     ResultError,
     TransportError,
 )
-from dovetail.transports.door import Door, body_of, refusal, told
+from dovetail.transports.door import Door, body_of, check_files, refusal, told
 from dovetail.transports.fetch import Unreachable
 from dovetail.transports.http1 import BadReply, Broken, TooLarge
 from dovetail.wire.incoming import Incoming
@@ -49,8 +50,47 @@ async def test_a_redirect_within_the_origin_is_followed_with_all_it_carried(stat
         reply = await one.send("POST", [(b"content-type", b"application/json")], b"{}")
         assert await body_of(reply, one.url) == b"here"
         assert [asked.headers["authorization"] for asked in server.told] == ["bearer x"] * 2
-        assert one.url != server.url  # the next request goes there at once
+        assert (one.url != server.url) == (status == 308)  # the next request goes there at once
         await one.close()
+
+
+async def asked(*sent: str, replies: tuple[bytes, ...]) -> list[str]:
+    """The paths a server was asked for, by requests of these methods one after the other."""
+    async with scripted(saying(*replies)) as server:
+        one = door(server.url)
+        for method in sent:
+            (await one.send(method, [], b"")).close()
+        await one.close()
+        return [told.target for told in server.told]
+
+
+FINE = said(200)
+
+
+async def test_a_redirect_for_now_moves_only_the_request_that_met_it() -> None:
+    moved = said(307, location="/busy")
+    assert await asked("POST", "POST", replies=(moved, FINE)) == ["/mcp", "/busy", "/mcp"]
+    assert await asked("POST", "POST", replies=(moved, said(308, location="/far"), FINE)) == [
+        "/mcp", "/busy", "/far", "/mcp",
+    ]  # fmt: skip
+
+
+async def test_a_redirect_for_good_moves_what_comes_after_it() -> None:
+    moved = said(308, location="/new")
+    assert await asked("POST", "POST", "GET", replies=(moved, FINE)) == ["/mcp", "/new", "/new", "/new"]
+    now = said(307, location="/busy")
+    assert await asked("POST", "POST", replies=(moved, now, FINE)) == ["/mcp", "/new", "/busy", "/new"]
+
+
+async def test_an_address_is_read_as_of_the_page_that_names_it() -> None:
+    one = door("http://127.0.0.1:9/mcp")
+    assert one.at("post", "http://127.0.0.1:9/stream/") == "http://127.0.0.1:9/stream/post"
+    await one.close()
+
+
+async def test_a_redirect_of_a_stream_does_not_move_the_requests() -> None:
+    moved = said(308, location="/stream")
+    assert await asked("GET", "POST", "DELETE", replies=(moved, FINE)) == ["/mcp", "/stream", "/mcp", "/mcp"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +104,7 @@ async def test_a_redirect_to_another_place_is_not(location: str) -> None:
         assert caught.value.status == 307
         assert len(server.told) == 1
         with pytest.raises(NotMCP, match="not its own"):
-            one.at(location)
+            one.at(location, server.url)
         await one.close()
 
 
@@ -159,3 +199,19 @@ def test_a_lost_connection_tells_whether_anything_was_sent() -> None:
         found = told(Broken("cut", sent=sent, head=False), "http://example.com")
         assert isinstance(found, Disconnected)
         assert found.sent is sent
+
+
+def test_files_of_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+    there = tmp_path / "there.pem"
+    there.touch()
+    check_files(None, None)
+    check_files(there, (there, str(there)))
+    for ca_file, cert, said in (
+        ("no.pem", None, r"ca_file= .*'no\.pem'"),
+        (None, "no.pem", "cert= "),
+        (None, (there, "key"), "cert= .*'key'"),
+    ):
+        with pytest.raises(FileNotFoundError, match=said):
+            check_files(ca_file, cert)
+        with pytest.raises(FileNotFoundError, match=said):
+            door("https://127.0.0.1:9/mcp", ca_file=ca_file, cert=cert)

@@ -516,6 +516,21 @@ async def test_closing_the_client_ends_those_who_wait_for_a_connection() -> None
 # No connection.
 
 
+async def test_whoever_gives_up_waiting_while_the_client_is_closed_is_cancelled() -> None:
+    async with place(hold) as here, client(limits=FetchLimits(connections=1)) as fetcher:
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(body_of(fetcher, here.url))
+        await until(lambda: here.requests)
+        second = loop.create_task(body_of(fetcher, here.url))
+        await asyncio.sleep(0)
+        second.cancel()
+        await fetcher.close()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        with pytest.raises(Broken):
+            await first
+
+
 async def test_refused() -> None:
     async with client() as fetcher:
         with pytest.raises(Unreachable) as caught:

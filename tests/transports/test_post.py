@@ -68,6 +68,17 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     assert error.hint == 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
 
 
+@pytest.mark.parametrize(
+    ("challenge", "hint"),
+    [
+        ("Bearer", 'give a token you have: auth=Bearer("…")'),
+        ('Bearer error="invalid_token"', "get a fresh token from whoever runs the server"),
+    ],
+)
+async def test_a_server_without_logins_is_not_logged_in_at(challenge: str, hint: str) -> None:
+    assert (await opened(http(b"", status=401, www_authenticate=challenge))).hint == hint
+
+
 async def test_a_server_that_refuses_who_asks() -> None:
     error = await opened(http(b"no", status=403, kind="text/plain"))
     assert isinstance(error, Forbidden)

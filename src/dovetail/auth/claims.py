@@ -94,5 +94,5 @@ def scopes_of(claims: Mapping[str, Any], names: Sequence[str]) -> frozenset[str]
         if isinstance(value, str):
             found.update(value.split())
         elif isinstance(value, list):
-            found.update(one for one in value if isinstance(one, str))
+            found.update(one for one in value if isinstance(one, str) and one.split() == [one])
     return frozenset(found)

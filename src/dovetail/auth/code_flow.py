@@ -6,7 +6,7 @@ Everything that decides where a code or a token may go is checked here: the reso
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from dovetail.auth import proofs
@@ -26,6 +26,11 @@ from dovetail.auth.registration import identify
 from dovetail.auth.settings import OAuth, signer_of, words
 from dovetail.auth.tokens import request_token
 from dovetail.errors import LoginFailed, clip
+
+_FORGOTTEN: Final = (
+    "it should be at the same address as the server: if both are yours, serve one beside the other, "
+    "app.run(..., otherwise=authority)"
+)
 
 
 def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login | None) -> Flow[Login]:
@@ -61,8 +66,15 @@ def discover(
     issuer = _choose_issuer(document, known, wanted)
     server = yield from server_document(issuer)
     if server is None:
-        raise LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata")
+        raise LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata").at(
+            hint=_FORGOTTEN if _origin(issuer) == _origin(server_url) else None
+        )
     return document, server
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
 
 
 def _choose_issuer(document: ProtectedResource, known: Login | None, wanted: str | None) -> str:

@@ -75,6 +75,9 @@ def check_resource(document: ProtectedResource, server_url: str) -> ProtectedRes
         raise LoginFailed(
             f"the server's metadata speaks of another resource, {clip(document.resource)}: "
             "a token for it could be used elsewhere"
+        ).at(
+            hint=f"connect to {clip(document.resource)}, if that is what you mean; if the server is yours, public_url= "
+            "says what clients connect to"
         )
     return document
 

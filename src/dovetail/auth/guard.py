@@ -37,7 +37,8 @@ class Guard:
     scopes: what every caller needs.
     implied: scopes that include others, such as `{"files": ["files:read", "files:write"]}`.
     authorization_servers: where clients get tokens; the verifiers' issuers unless you say otherwise.
-    scopes_supported: what the metadata names; `scopes` unless you say otherwise.
+    scopes_supported: what the metadata names, and a login may ask for: `scopes` and those of the server's tools,
+        resources and prompts, unless you say otherwise.
     dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
     dpop_nonces: whether proofs must repeat a nonce of ours.
     show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
@@ -65,7 +66,7 @@ class Guard:
         self._implied = {scope: checked_scopes(inner) for scope, inner in (implied or {}).items()}
         issuers = [one.issuer for one in verifiers if one.issuer is not None]
         self._servers = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
-        self._supported = self._scopes if scopes_supported is None else checked_scopes(scopes_supported)
+        self._supported = None if scopes_supported is None else checked_scopes(scopes_supported)
         self._dpop = dpop
         self._possession = Possession(nonces=dpop_nonces)
 
@@ -151,7 +152,7 @@ class Guard:
             "error": error,
             "error_description": words,
             "scope": " ".join(self._scopes) or None,
-            "resource_metadata": head.metadata,
+            "resource_metadata": head.metadata if self._servers else None,  # else it leads to nobody who issues tokens
             "algs": " ".join(ALGORITHMS) if bound else None,
         }
         named = ", ".join(f'{name}="{value}"' for name, value in said.items() if value is not None)
@@ -159,13 +160,14 @@ class Guard:
         message = "Authentication is required" if words is None else f"Not served: {words}"
         return Denied(message, status=status, challenge=challenge, nonce=nonce)
 
-    def document(self, resource: str) -> dict[str, Any]:
-        """What this server says of itself. RFC 9728, section 2"""
+    def document(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
+        """What this server says of itself, with the scopes of what it offers. RFC 9728, section 2"""
+        supported = (*self._scopes, *needed) if self._supported is None else self._supported
         said: dict[str, Any] = {"resource": resource, "bearer_methods_supported": ["header"]}
         if self._servers:
             said["authorization_servers"] = self._servers
-        if self._supported:
-            said["scopes_supported"] = list(self._supported)
+        if supported:
+            said["scopes_supported"] = list(dict.fromkeys(supported))
         said["dpop_signing_alg_values_supported"] = list(ALGORITHMS)
         if self._dpop:
             said["dpop_bound_access_tokens_required"] = True
@@ -198,7 +200,7 @@ def _check_verifier(one: Any) -> None:
 
 def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
     """Scopes as an author gives them, each one a word that can stand in a challenge."""
-    found = several(scopes if isinstance(scopes, str) else tuple(scopes))
+    found = several(scopes)
     for one in found:
         if not _SCOPE.fullmatch(one):
             raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")

@@ -23,7 +23,7 @@ class Registered(Discreet, frozen=True, kw_only=True):
     client_secret: str | None = None
     method: str = "none"  # how it proves at the token endpoint who it is
     redirect_uris: list[str] = field(default_factory=list)
-    scopes: list[str] = field(default_factory=list)  # it was registered with
+    scopes: list[str] = field(default_factory=list)  # it may ask for, if the server said so
     given: bool = False  # by the user, not by the server
     refused: bool = False  # no login came of it any more: the server may have forgotten it
 

@@ -26,7 +26,7 @@ def identify(
 ) -> Flow[Registered]:
     """The identity to use with this server; one registered with another is never used.
 
-    Some servers let a client ask only for scopes it was registered with, so one that wants more is registered anew.
+    A client whose scopes the server limits, and says so, is registered anew when it wants more.
     """
     if settings.client_id is not None:
         return _given(server, settings, known)
@@ -50,7 +50,7 @@ def identify(
 def _usable(known: Registered, server: AuthorizationServer, redirect_uri: str, scopes: Sequence[str]) -> bool:
     if known.issuer != server.issuer or known.given or known.refused:
         return False
-    return redirect_uri in known.redirect_uris and set(scopes) <= set(known.scopes)
+    return redirect_uri in known.redirect_uris and (not known.scopes or set(scopes) <= set(known.scopes))
 
 
 def _given(server: AuthorizationServer, settings: OAuth | DeviceLogin, known: Registered | None) -> Registered:
@@ -115,14 +115,14 @@ def _register(
         raise failure("registration", answer).at(
             hint="register a client there by hand and pass auth=OAuth(client_id=...)"
         )
-    given = said.get("token_endpoint_auth_method")
+    given, limit = said.get("token_endpoint_auth_method"), said.get("scope")
     return Registered(
         issuer=server.issuer,
         client_id=client_id,
         client_secret=secret if isinstance(secret, str) else None,
         method=given if isinstance(given, str) else (choose_method(server, True) if secret else "none"),
         redirect_uris=[redirect_uri],
-        scopes=[*scopes],
+        scopes=limit.split() if isinstance(limit, str) else [],  # RFC 7591, section 3.2.1
     )
 
 

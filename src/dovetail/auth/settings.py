@@ -12,6 +12,7 @@ from dovetail.auth.documents import secure, web_address
 from dovetail.wire.shape import Struct
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_PRIVATE: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -83,6 +84,9 @@ class OAuth(Discreet, frozen=True, kw_only=True):
                 f"redirect_uri must be http://127.0.0.1:…, http://localhost:… or http://[::1]:…, not "
                 f"{self.redirect_uri!r}: nothing here would hear of another; paste= brings its answer back by hand"
             )
+        _check_function("open_browser", self.open_browser, "of the URL")
+        _check_function("paste", self.paste, "of the URL that returns where the browser ended, such as input")
+        _check_key(self.private_key)
 
 
 class DeviceLogin(Discreet, frozen=True, kw_only=True):
@@ -101,6 +105,7 @@ class DeviceLogin(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_client(self)
+        _check_function("show", self.show, "of the URL and the code")
 
 
 class ClientCredentials(Discreet, frozen=True, kw_only=True):
@@ -120,6 +125,8 @@ class ClientCredentials(Discreet, frozen=True, kw_only=True):
         if (self.client_secret is None) == (self.private_key is None):
             raise ValueError("ClientCredentials takes one proof: client_secret= or private_key=")
         _check_method(self.token_auth_method)
+        _check_asked(self)
+        _check_key(self.private_key)
 
 
 class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
@@ -141,6 +148,7 @@ class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_token("id_token", self.id_token)
+        _check_asked(self)
         if not secure(self.idp_token_endpoint):
             raise ValueError("idp_token_endpoint must be https: tokens travel there")
 
@@ -160,6 +168,7 @@ class WorkloadIdentity(Discreet, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_token("assertion", self.assertion)
+        _check_asked(self)
 
 
 def signer_of(settings: Any) -> Signer | None:
@@ -173,7 +182,31 @@ def words(scopes: str | Sequence[str]) -> list[str]:
     return scopes.split() if isinstance(scopes, str) else list(scopes)
 
 
+def _check_asked(settings: Any) -> None:
+    """Whom to ask for tokens, and for which scopes."""
+    scopes, issuer = settings.scopes, settings.issuer
+    if not isinstance(scopes, str | list | tuple | set | frozenset) or not all(isinstance(one, str) for one in scopes):
+        raise TypeError(f"scopes must be a text or a list of texts, not {scopes!r}")
+    if issuer is not None and not (isinstance(issuer, str) and secure(issuer)):
+        raise ValueError(
+            f"issuer must be an https URL, or http on this machine, as its metadata says it: not {issuer!r}"
+        )
+
+
+def _check_function(name: str, value: Any, what: str) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function {what}, not {value!r}")
+
+
+def _check_key(key: Any) -> None:
+    if key is not None and not (isinstance(key, str) and _PRIVATE.search(key)):
+        raise ValueError(
+            "private_key must be a private key in PEM: its text, which begins with -----BEGIN, not its path"
+        )
+
+
 def _check_client(settings: OAuth | DeviceLogin) -> None:
+    _check_asked(settings)
     if settings.client_secret is not None and settings.client_id is None:
         raise ValueError("client_secret= belongs to a client: give its client_id= too")
     document = settings.client_metadata_url

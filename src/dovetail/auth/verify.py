@@ -7,7 +7,7 @@ cannot be checked is refused.
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -249,9 +249,13 @@ class StaticTokens:
         return found
 
 
-def several(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One text or many, as many."""
-    return (given,) if isinstance(given, str) else tuple(given or ())
+def several(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """One text or many, as many; TypeError if they are none."""
+    said: Any = () if given is None else given
+    found: tuple[Any, ...] = (said,) if isinstance(said, str) or not isinstance(said, Iterable) else tuple(said)
+    if not all(isinstance(one, str) for one in found):
+        raise TypeError(f"a text or a list of texts is meant here, not {given!r}")
+    return found
 
 
 def _table(tokens: Any) -> Mapping[Any, Any]:

@@ -16,8 +16,12 @@ def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: st
     """The arguments; UsageError says which word is wrong."""
     arguments = _document(document)
     properties: dict[str, Any] = schema.get("properties") or {}
+    seen: set[str] = set()
     for word in words:
         name, value, raw = _split(word)
+        if name in seen:
+            raise click.UsageError(f"{name} is given twice; several values are one list: {name}=a,b or {name}:='[…]'")
+        seen.add(name)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
             raise click.UsageError(f"there is no argument {name!r}.{meant(name, properties)}")
         arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name) or {})

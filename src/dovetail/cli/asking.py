@@ -20,6 +20,7 @@ class Questions:
 
     def __init__(self, given: Mapping[str, str], before: Callable[[], None]) -> None:
         self.open: list[str] = []  # questions nobody answered
+        self.wrong: click.UsageError | None = None  # an answer of the command line that does not fit
         self._given = given
         self._before = before  # makes room on the terminal
 
@@ -28,9 +29,7 @@ class Questions:
         schema = question.requested_schema or {}
         properties: dict[str, Any] = schema.get("properties") or {}
         required: list[str] = schema.get("required") or []
-        answer = {
-            name: coerce(name, self._given[name], rule) for name, rule in properties.items() if name in self._given
-        }
+        answer = self._from_line(properties)
         if answer and all(name in answer for name in required):
             return answer
         if not _somebody():
@@ -44,13 +43,24 @@ class Questions:
             raise Declined
         return answer
 
+    def _from_line(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {
+                name: _fitting(name, self._given[name], rule)
+                for name, rule in properties.items()
+                if name in self._given
+            }
+        except click.UsageError as exc:
+            self.wrong = click.UsageError(f"--answer {exc.message}")
+            raise AnswerError(self.wrong.message) from None
+
     def visit(self, question: ElicitParams) -> bool:
         """Whether the user has been at a page."""
         if not _somebody():
             raise self._unanswered(question, [])
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
-        _say(f"  {text.line(question.url or '')}")
+        _say(f"  {text.whole(question.url or '')}")
         return _confirm("Did you finish there?", default=False)
 
     def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:
@@ -99,20 +109,29 @@ def _ask_field(name: str, rule: Mapping[str, Any], required: bool) -> Any:
             return default
         if not said and not required:
             return None
+        if not said and "string" not in kinds(rule):
+            text.note("  an answer is needed")
+            continue
         try:
-            value = coerce(name, said, rule)
+            return _fitting(name, said, rule)
         except click.UsageError as exc:
             text.note("  " + exc.message)
-            continue
-        picked = value if isinstance(value, list) else [value]
-        if (said or "string" in kinds(rule)) and all(not choices or str(one) in choices for one in picked):
-            return value
+
+
+def _fitting(name: str, said: str, rule: Mapping[str, Any]) -> Any:
+    """A value of the kind that is asked for, and of the choices if there are any."""
+    value, choices = coerce(name, said, rule), _choices(rule)
+    for one in value if isinstance(value, list) else [value]:
+        if choices and _spelled(one) not in choices:
+            shown = ", ".join(text.line(choice) for choice in choices)
+            raise click.UsageError(f"{text.line(name)} must be one of {shown}, not {_spelled(one)!r}")
+    return value
 
 
 def _choices(rule: Mapping[str, Any]) -> list[str]:
     inner: Mapping[str, Any] = rule.get("items") or rule
     titled = [one.get("const") for one in (inner.get("oneOf") or inner.get("anyOf") or ()) if "const" in one]
-    return [str(one) for one in (inner.get("enum") or titled)]
+    return [_spelled(one) for one in (inner.get("enum") or titled)]
 
 
 def _spelled(value: Any) -> str:

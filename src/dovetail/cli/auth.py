@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dovetail.auth.login import Login
 from dovetail.cli import exits, logins, text
@@ -41,25 +42,34 @@ def login(
 ) -> int:
     """Log in at a server, with a browser.
 
+    What an earlier login may do is asked for again, and that login is kept until there is a new one; log out first to
+    begin anew. Exits with 7 if a --scope was not granted.
+
     \b
     dovetail auth login https://example.com/mcp
+    dovetail auth login https://example.com/mcp --scope files:write
     """
     line = asked(ctx, **given)
     url = _address(line)
-    wish = logins.wished(
-        how or "browser", client_id=client_id, client_secret=client_secret, scopes=scopes, timeout=wait
-    )
+    if client_id is None and ctx.get_parameter_source("client_secret") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--client-secret is of a client: give --client-id too")
+    before, store = logins.found(url), logins.Renewed()
+    wanted = [*(logins.granted(before) if before is not None else ()), *scopes]
+    named = {"client_id": client_id, "client_secret": client_secret}
+    wish = logins.wished(how or "browser", **named, scopes=wanted, timeout=wait, store=store)
 
     async def run() -> None:
-        FileStore().delete(url)
-        async with client_for(url, client_options(line, url) | {"auth": wish}):
+        async with client_for(url, client_options(line, None) | {"auth": wish}):
             pass
 
     code = finished(run, line.json)
-    kept = logins.found(url)
-    if code == exits.OK:
-        _tell(line, kept, url, "the server asks for no login")
-    return code
+    if code != exits.OK:
+        return code
+    _tell(line, store.login, url, "the server asks for no login")
+    missing = logins.lacking(store.login, scopes) if store.login is not None else []
+    if missing:
+        text.fail(f"not granted: {' '.join(missing)}")
+    return exits.DENIED if missing else exits.OK
 
 
 @command.command("status")
@@ -78,13 +88,14 @@ def status(ctx: click.Context, **given: Any) -> int:
         kept = logins.found(url)
         _tell(line, kept, url, "not logged in")
         return exits.OK if kept is not None and _state(kept) != "over" else exits.AUTH
-    rows = [_facts(one) for one in logins.everyone()]
+    everyone = logins.everyone()
+    rows = [_facts(one) for one in everyone]
     if line.json:
         click.echo(text.document(rows))
     else:
         cells = [(one["server"], one["state"], one["issuer"]) for one in rows]
         click.echo(text.table(cells, ("server", "login", "by")) or "no login is kept")
-    return exits.OK
+    return exits.OK if any(_state(one) != "over" for one in everyone) else exits.AUTH
 
 
 @command.command("logout")
@@ -103,6 +114,7 @@ def logout(ctx: click.Context, **given: Any) -> int:
     line = asked(ctx, **given)
     url = _address(line)
     if logins.found(url) is None:
+        FileStore().delete(url)  # one that cannot be read is of no use either
         text.fail(f"not logged in at {url}")
         return exits.AUTH
 
@@ -141,7 +153,7 @@ def _facts(kept: Login) -> dict[str, Any]:
         "server": kept.resource,
         "issuer": kept.server.issuer,
         "client": kept.client.client_id,
-        "scopes": (token.scope or "").split() if token is not None else [],
+        "scopes": logins.granted(kept) if token is not None else [],
         "expires": token.expires_at if token is not None else None,
         "state": _state(kept),
     }

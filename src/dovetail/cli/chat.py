@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import host_options, made, picked
+from dovetail.cli.hosting import consent, host_options, made, picked, somebody
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
 from dovetail.errors import MCPError
 from dovetail.host.agent import Agent, AgentEvent, Answered, Called, Done, Said
-from dovetail.host.consent import DenyAll, TerminalConsent
 from dovetail.host.models.named import SPELLINGS, named
 from dovetail.host.policy import Question
 from dovetail.wire.codec import plain
@@ -62,23 +61,21 @@ def command(
     dovetail chat mcp.json --model anthropic:claude-sonnet-5 --policy policy.toml
     echo "What time is it in Oslo?" | dovetail chat mcp.json --model openai:gpt-5.2 --policy policy.toml
     """
-    somebody = sys.stdin.isatty() and sys.stderr.isatty()
     keyboard = Keyboard()
     try:
         mind = named(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    consent = TerminalConsent(read=keyboard.read) if somebody else DenyAll()
-    host = made(files, policy, journal, consent=consent, model=mind)
+    host = made(files, policy, journal, consent=consent(keyboard), model=mind)
     picked(host, servers)
     agent = Agent(host, mind, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
-        async with host:
-            keyboard.here()
-            if prompt is not None or not somebody:
-                return await _answer(agent, prompt if prompt is not None else sys.stdin.read(), as_json)
-            return await _talk(agent, keyboard, as_json)
+        with keyboard:
+            async with host:
+                if prompt is not None or not somebody():
+                    return await _answer(agent, prompt if prompt is not None else sys.stdin.read(), as_json)
+                return await _talk(agent, keyboard, as_json)
 
     with logged(verbose):
         return finished(run, as_json)

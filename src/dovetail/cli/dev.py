@@ -21,12 +21,12 @@ from dovetail.cli.targets import OURS, Asked, asked, options
 @click.option(
     "--watch", "places", multiple=True, type=click.Path(exists=True), help="What to look at; else its folder."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what travels.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show what travels over stdio.")
 @click.pass_context
 def command(ctx: click.Context, http: bool, port: int, places: tuple[str, ...], quiet: bool, **given: Any) -> int:
     """Serve a server while you write it: it starts anew when a file changes, and its client stays connected.
 
-    Over stdio the client is told that the lists have changed, and what it listened to it still hears. Every message is
+    Over stdio the client is told that the lists have changed, what it listened to it still hears, and every message is
     shown on stderr. Let a host start this in place of the server, or speak to it yourself.
 
     \b

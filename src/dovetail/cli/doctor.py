@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
+from dovetail.cli.advice import advise
 from dovetail.cli.lint import examined
 from dovetail.cli.list import KINDS, listed
 from dovetail.cli.speaking import client_for, finished, logged
@@ -78,7 +79,7 @@ async def _examine(line: Asked, told: Any) -> int:
     try:
         await client.connect()
     except MCPError as exc:
-        told(Step("start", "bad", str(exc), exc.hint or _FIXES.get(type(exc).__name__)))
+        told(_failed("start", exc))
         return exits.code_of(exc)
     try:
         told(_started(time.perf_counter() - begun))
@@ -86,10 +87,16 @@ async def _examine(line: Asked, told: Any) -> int:
             told(step)
         return await _within(client, told)
     except MCPError as exc:
-        told(Step("talk", "bad", str(exc), exc.hint))
+        told(_failed("talk", exc))
         return exits.code_of(exc)
     finally:
         await client.close()
+
+
+def _failed(name: str, exc: MCPError) -> Step:
+    advise(exc)
+    fix, exc.hint = exc.hint, None  # told once, in its own line
+    return Step(name, "bad", str(exc), fix or _FIXES.get(type(exc).__name__))
 
 
 _FIXES = {

@@ -32,7 +32,7 @@ INTERRUPTED: Final = 130
 MEANINGS: Final = {
     OK: "all is well",
     USAGE: "the command line is wrong, or what it names does not exist",
-    CONNECT: "the server could not be reached, or was lost",
+    CONNECT: "the server could not be started or reached, or was lost",
     AUTH: "a login is needed, or came to nothing",
     TOOL: "the tool, or the server, answered with an error",
     CONTRACT: "a promise is not kept: by a result, a schema, a recording, the protocol",

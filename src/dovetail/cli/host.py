@@ -1,16 +1,15 @@
 """`dovetail host`: all servers of a configuration at a glance: what state they are in, what they offer and cost."""
 
 import asyncio
-import sys
 from collections import Counter
 from typing import Any
 
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import host_options, made
+from dovetail.cli.hosting import consent, host_options, made
+from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
-from dovetail.host.consent import DenyAll, TerminalConsent
 from dovetail.host.host import Host
 
 _TOO_LATE = "not ready in time"
@@ -39,22 +38,16 @@ def command(
     dovetail host
     dovetail host mcp.json --policy policy.toml
     """
-    somebody = sys.stdin.isatty() and sys.stderr.isatty()
-    host = made(
-        files,
-        policy,
-        journal,
-        consent=TerminalConsent() if somebody else DenyAll(),
-        patience=timeout,
-        start_time=timeout,
-    )
+    keyboard = Keyboard()
+    host = made(files, policy, journal, consent=consent(keyboard), patience=timeout, start_time=timeout)
 
     async def run() -> int:
-        async with host:
-            if not no_start:
-                await host.catalog()
-                await asyncio.sleep(0)  # whoever failed last has its state by now
-            rows = _rows(host)
+        with keyboard:
+            async with host:
+                if not no_start:
+                    await host.catalog()
+                    await asyncio.sleep(0)  # whoever failed last has its state by now
+                rows = _rows(host)
         click.echo(text.document(rows) if as_json else _shown(rows))
         return exits.OK if no_start else _status(rows)
 

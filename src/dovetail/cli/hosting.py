@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from dovetail.cli import text
+from dovetail.cli.arguments import meant
+from dovetail.cli.keyboard import Keyboard
+from dovetail.host.consent import Broker, DenyAll, TerminalConsent
 from dovetail.host.entries import Entry
 from dovetail.host.host import Host
 
@@ -62,13 +65,21 @@ def made(files: Sequence[str], policy: str | None, journal: str | None, **option
     return host
 
 
+def somebody() -> bool:
+    """Whether a person is there to be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def consent(keyboard: Keyboard) -> Broker:
+    """Who is asked: the person at the terminal, or nobody."""
+    return TerminalConsent(read=keyboard.read) if somebody() else DenyAll()
+
+
 def picked(host: Host, names: Sequence[str]) -> None:
     """Leave out all servers but some; UsageError if one is not there."""
     known = {member.name for member in host.servers}
     for name in names:
         if name not in known:
-            from dovetail.cli.arguments import meant
-
             raise click.UsageError(f"there is no server {name!r}.{meant(name, known)}")
     for member in host.servers:
         if names and member.name not in names:

@@ -6,16 +6,20 @@ import sys
 
 
 class Keyboard:
-    """Whoever sits at standard input."""
+    """Whoever sits at standard input. Within its context it is read on this loop; after that nothing comes any more."""
 
     def __init__(self) -> None:
         self._typed = b""
         self._ended = False
+        self._ready = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def here(self) -> None:
-        """What is read in other threads is read on this loop."""
+    def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._ready.set()
 
     async def line(self, prompt: str = "") -> str:
         """What was typed, with its end; nothing when the input has ended."""
@@ -34,12 +38,14 @@ class Keyboard:
         return asyncio.run_coroutine_threadsafe(self.line(), self._loop).result()
 
     async def _more(self) -> None:
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(sys.stdin.fileno(), ready.set)
+        loop, place = asyncio.get_running_loop(), sys.stdin.fileno()
+        self._ready.clear()
+        loop.add_reader(place, self._ready.set)
         try:
-            await ready.wait()
+            await self._ready.wait()
         finally:
-            loop.remove_reader(sys.stdin.fileno())
-        piece = os.read(sys.stdin.fileno(), 65536)
-        self._typed += piece
-        self._ended = not piece
+            loop.remove_reader(place)
+        if not self._ended:
+            piece = os.read(place, 65536)
+            self._typed += piece
+            self._ended = not piece

@@ -1,14 +1,19 @@
 """The Server object in a file or a module of the user's."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import click
+
+from dovetail.cli import exits
 
 _USUAL = ("app", "server", "mcp")
 
@@ -25,19 +30,24 @@ def load_server(word: str | None, module: str | None) -> Any:
 
     names, wanted = _load(word, module)
     shown = word or module
+    servers = {name: value for name, value in names.items() if isinstance(value, Server)}
     if wanted is not None:
         found = names.get(wanted)
         if callable(found) and not isinstance(found, Server):
-            found = found()
+            with users_code():
+                found = found()
         if not isinstance(found, Server):
-            raise click.UsageError(f"{shown!r} holds no Server called {wanted!r}")
+            there = ", ".join(sorted(servers))
+            raise click.UsageError(
+                f"{shown!r} holds no Server called {wanted!r}{f'; there are: {there}' if there else ''}"
+            )
         return found
-    servers = {name: value for name, value in names.items() if isinstance(value, Server)}
     for name in _USUAL:
         if name in servers:
             return servers[name]
     if len({id(one) for one in servers.values()}) > 1:
-        raise click.UsageError(f"{shown!r} holds several servers; name one: {', '.join(sorted(servers))}")
+        choice = ", ".join(f"{shown}:{name}" for name in sorted(servers))
+        raise click.UsageError(f"{shown!r} holds several servers; name one: {choice}")
     return next(iter(servers.values()), None)
 
 
@@ -45,7 +55,8 @@ def _load(word: str | None, module: str | None) -> tuple[Mapping[str, Any], str 
     if module is not None:
         sys.path.insert(0, os.getcwd())
         place, _, name = module.partition(":")
-        return vars(importlib.import_module(place)), name or None
+        with users_code(place):
+            return vars(importlib.import_module(place)), name or None
     assert word is not None
     file, _, name = word.rpartition(":") if names_object(word) else (word, "", "")
     path = Path(file).resolve()
@@ -58,5 +69,34 @@ def _load(word: str | None, module: str | None) -> tuple[Mapping[str, Any], str 
         raise click.UsageError(f"{file!r} is no Python file")
     made = importlib.util.module_from_spec(spec)
     sys.modules[stem] = made  # annotations written as text are looked up there
-    spec.loader.exec_module(made)
+    with users_code():
+        spec.loader.exec_module(made)
     return vars(made), name or None
+
+
+@contextlib.contextmanager
+def users_code(module: str | None = None) -> Generator[None]:
+    """While it lasts, code of the user's is read: what it raises is shown as Python would, without our part in it."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as exc:
+        if module is not None and isinstance(exc, ModuleNotFoundError) and _leads_to(exc.name, module):
+            raise click.UsageError(f"there is no module {module!r}") from None
+        traceback.print_exception(exc.with_traceback(_theirs(exc.__traceback__)))
+        raise click.exceptions.Exit(exits.CONNECT) from None
+
+
+def _leads_to(name: str | None, module: str) -> bool:
+    return name is not None and f"{module}.".startswith(f"{name}.")
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from where our part of it ends, and that of the machinery of imports."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not (file.startswith("<frozen ") or file == __file__ or file.endswith(os.path.join("cli", "run.py"))):
+            break
+        trace = trace.tb_next
+    return trace

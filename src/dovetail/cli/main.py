@@ -1,5 +1,6 @@
 """`dovetail`: the commands by name, each loaded only when it is run, so that asking for help costs nothing."""
 
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -135,7 +136,7 @@ def _status(words: list[str]) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        _explain(exc)
+        _explain(exc, "--json" in words[: words.index("--") if "--" in words else None])
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)
@@ -143,12 +144,18 @@ def _status(words: list[str]) -> int:
     except BrokenPipeError:
         _hush()
         return 0
+    except OSError as exc:
+        return _unwritten(exc)
     return code if isinstance(code, int) else 0
 
 
-def _explain(exc: click.ClickException) -> None:
+def _explain(exc: click.ClickException, as_json: bool) -> None:
     from dovetail.cli import text
 
+    if as_json:
+        said = {"error": type(exc).__name__, "message": exc.format_message()}
+        click.echo(text.document(said), err=True)
+        return
     ctx = getattr(exc, "ctx", None)
     misread = isinstance(exc, click.BadParameter | click.NoSuchOption | click.BadOptionUsage)
     if ctx is not None and misread:
@@ -156,6 +163,17 @@ def _explain(exc: click.ClickException) -> None:
     text.fail(exc.format_message())
     if ctx is not None and misread:
         text.note(f"more: {ctx.command_path} --help")
+
+
+def _unwritten(exc: OSError) -> int:
+    """A file, or stdout itself, that the system refuses."""
+    from dovetail.cli import text
+
+    what = f"{exc.filename}: {exc.strerror}" if exc.filename else f"the output cannot be written: {exc.strerror or exc}"
+    text.fail(what)
+    with contextlib.suppress(OSError):
+        _hush()
+    return 2
 
 
 def _hush() -> None:

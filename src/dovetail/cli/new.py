@@ -1,5 +1,7 @@
 """`dovetail new`: a new server, with a test, ready to run."""
 
+import keyword
+import sys
 from pathlib import Path
 
 import click
@@ -55,6 +57,12 @@ def command(name: str, force: bool) -> int:
     module = Path(name).stem.replace("-", "_")
     if not module.isidentifier():
         raise click.UsageError(f"{name!r} is no name for a Python file")
+    if keyword.iskeyword(module):
+        raise click.UsageError(f"{module!r} is a word of Python's own, and no module can have it as its name")
+    if module in sys.stdlib_module_names or module == "dovetail":
+        raise click.UsageError(
+            f"{module!r} is a module that is needed: yours would stand in its place; take another name"
+        )
     folder = Path(name).parent
     files = {
         folder / f"{module}.py": _SERVER.format(name=module, file=f"{module}.py"),

@@ -1,6 +1,5 @@
 """`dovetail pins`: the definitions of tools that were agreed to, and what became of them."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +7,9 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import host_options, made, picked, state_file
+from dovetail.cli.hosting import consent, host_options, made, picked, state_file
+from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
-from dovetail.host.consent import DenyAll, TerminalConsent
 from dovetail.host.host import Host
 from dovetail.host.member import Member
 from dovetail.host.pinned import Comparison, Pins
@@ -109,20 +108,20 @@ def _looked(
     as_json: bool,
 ) -> int:
     """Do something with the servers that say what they offer; the others are named."""
-    somebody = sys.stdin.isatty() and sys.stderr.isatty()
-    consent = TerminalConsent() if somebody else DenyAll()
-    host = made(files, policy, journal, consent=consent, patience=timeout, start_time=timeout)
+    keyboard = Keyboard()
+    host = made(files, policy, journal, consent=consent(keyboard), patience=timeout, start_time=timeout)
     picked(host, servers)
 
     async def run() -> int:
-        async with host:
-            await host.tools()
-            members = [one for one in host.servers if one.state != "disabled"]
-            seen = {one.name: one for one in members if "tool" in one.known}
-            missing = [one for one in members if one.name not in seen]
-            for one in missing:
-                text.note(f"{one.name} could not be looked at: {one.reason or one.state}")
-            return work(host, seen, as_json) or (exits.CONNECT if missing else exits.OK)
+        with keyboard:
+            async with host:
+                await host.tools()
+                members = [one for one in host.servers if one.state != "disabled"]
+                seen = {one.name: one for one in members if "tool" in one.known}
+                missing = [one for one in members if one.name not in seen]
+                for one in missing:
+                    text.note(f"{one.name} could not be looked at: {one.reason or one.state}")
+                return work(host, seen, as_json) or (exits.CONNECT if missing else exits.OK)
 
     with logged(False):
         return finished(run, as_json)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dovetail.cli import text
 from dovetail.cli.arguments import read_arguments
 from dovetail.cli.call import find_tool
 from dovetail.cli.list import KINDS, listed
@@ -17,16 +18,18 @@ from dovetail.testing.traffic import Traffic
 @click.command("record")
 @options()
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option("-d", "--do", "steps", multiple=True, metavar="STEP", help='"call TOOL a=1", "read URI", "prompt NAME".')
 @click.option("--steps", "script", type=click.File(), help="A file of steps, one a line; - for stdin.")
 @click.pass_context
-def command(ctx: click.Context, output: str, steps: tuple[str, ...], script: Any, **given: Any) -> int:
+def command(ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], script: Any, **given: Any) -> int:
     """Record what a server offers, and how it answers to some steps; secrets are masked.
 
     \b
     dovetail record server.py -o server.jsonl
     dovetail record server.py -o server.jsonl --do "call forecast city=Oslo" --do "read city://oslo"
     """
+    text.refuse_overwriting(output, force)
     traffic = Traffic(ctx.params["words"][0] if ctx.params["words"] else "")
     wanted = [*steps, *(line for line in (script or ()) if line.strip() and not line.startswith("#"))]
 

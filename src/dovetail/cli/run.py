@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from dovetail.cli.loading import load_server, names_object
+from dovetail.cli.advice import spelled
+from dovetail.cli.loading import load_server, names_object, users_code
 from dovetail.cli.targets import asked, client_options, options
 
 
@@ -18,6 +20,7 @@ from dovetail.cli.targets import asked, client_options, options
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--path", default="/mcp", show_default=True, help="Where on the host.")
+@click.option("--public-url", help="The address clients use, if a proxy stands in front.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes; more than one has no sessions.")
 @click.option("--anonymous", is_flag=True, help="Serve everyone who reaches the host.")
 @click.option("--reload", is_flag=True, help="Start anew when a file changes.")
@@ -29,6 +32,7 @@ def command(
     host: str,
     port: int,
     path: str,
+    public_url: str | None,
     workers: int,
     anonymous: bool,
     reload: bool,
@@ -37,7 +41,9 @@ def command(
     """Serve a server: over stdio, or with --http.
 
     A file or a module is served as it is, any other target is reached as a client and offered here: a URL on stdio, a
-    command over HTTP, an old server to new clients. A file without a Server in it is run as a program.
+    command over HTTP, an old server to new clients. A file without a Server in it is run as a program. Options that the
+    file itself gives to app.run are not read: how it is served is said here; for those without an option here, run the
+    file with Python.
 
     \b
     dovetail run server.py
@@ -47,6 +53,8 @@ def command(
     dovetail run --http -- uvx mcp-server-time
     """
     line = asked(ctx, **given)
+    if not (http or sse):
+        _refuse_web_options(ctx)
     with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
         app = _own(line.words, line.module) if not line.command else None
     if app is None:
@@ -58,14 +66,22 @@ def command(
             app.run(reload=reload)
             return 0
         more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
+        if public_url is not None:
+            more["public_url"] = public_url
         if sse and workers > 1:
             raise click.UsageError("clients of 2024 need sessions, which several workers do not share")
         if sse:
             click.echo("clients of 2024 find it at /sse of the same host", err=True)
         app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(spelled(str(exc))) from None
     return 0
+
+
+def _refuse_web_options(ctx: click.Context) -> None:
+    for name in ("host", "port", "path", "public_url", "workers", "anonymous"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} is only for --http or --sse")
 
 
 def _own(words: Any, module: str | None) -> Any:
@@ -81,7 +97,8 @@ def _own(words: Any, module: str | None) -> Any:
 
 def _as_program(file: str) -> int:
     sys.argv = [file]
-    runpy.run_path(file, run_name="__main__")
+    with users_code():
+        runpy.run_path(file, run_name="__main__")
     return 0
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
+from dovetail.cli.advice import advise, spelled
 from dovetail.cli.asking import Questions
 from dovetail.cli.bar import Bar
+from dovetail.cli.opening import Opening
 from dovetail.cli.targets import Asked, client_options, pairs
-from dovetail.connect import Client
-from dovetail.errors import AnswerError, MCPError, NeedsLogin
+from dovetail.errors import AnswerError, MCPError
 from dovetail.protocol.recording import Tap
 from dovetail.wire.logs import LoggingMessageParams
 
@@ -22,10 +23,11 @@ Work = Callable[["Spoken"], Awaitable[int | None]]
 class Spoken:
     """An open client, the words left for the command, and what the user sees meanwhile."""
 
-    def __init__(self, client: Client, words: list[str], asked: Asked, bar: Bar) -> None:
+    def __init__(self, client: Opening, words: list[str], asked: Asked, bar: Bar) -> None:
         self.client = client
         self.words = words
         self.json = asked.json
+        self.muted = not asked.verbose and client.is_program  # whether its stderr is kept back
         self.bar = bar
 
     def print(self, value: Any, shown: Callable[[], str]) -> None:
@@ -51,8 +53,10 @@ def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) ->
 
     with logged(asked.verbose):
         code = finished(run, asked.json, bar)
+    if questions.wrong is not None and code != exits.OK:
+        return exits.USAGE
     if questions.open and code == exits.TOOL:
-        text.fail(str(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE")))
+        report(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE"), asked.json)
         return exits.INPUT
     return code
 
@@ -72,7 +76,7 @@ def finished(run: Callable[[], Awaitable[int | None]], as_json: bool, bar: Bar |
         return exits.code_of(exc)
 
 
-def client_for(target: Any, options: dict[str, Any], questions: Questions | None = None) -> Client:
+def client_for(target: Any, options: dict[str, Any], questions: Questions | None = None) -> Opening:
     """A client that is not open yet; UsageError if the options do not go with the target.
 
     It can always be asked, since servers offer other things to clients that cannot.
@@ -80,15 +84,21 @@ def client_for(target: Any, options: dict[str, Any], questions: Questions | None
     asked = questions or Questions({}, lambda: None)
     able: dict[str, Any] = {"elicit": asked.form, "elicit_url": asked.visit}
     try:
-        return Client(target, **able | options)
+        return Opening(target, **able | options)
     except (FileNotFoundError, TypeError, ValueError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(_as_option(str(exc))) from None
+
+
+def _as_option(words: str) -> str:
+    """An option of the client that is named first, as the one of the command line that sets it."""
+    name, mark, rest = words.partition("= ")
+    known = {"headers": "--header", "era": "--era", "revision": "--revision", "auth": "--auth", "cwd": "--cwd"}
+    return f"{known[name]} {rest}" if mark and name in known else spelled(words)
 
 
 def report(exc: MCPError, as_json: bool) -> None:
     """An error, on stderr: for people, or as one JSON document."""
-    if isinstance(exc, NeedsLogin):
-        exc.hint = "dovetail auth login, with the same target; or --auth TOKEN"
+    advise(exc)
     if not as_json:
         text.fail(str(exc))
         return

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OURS = (sys.executable, "-m", "dovetail.cli")
 _SCHEMES = ("http://", "https://", "unix:", "tcp:")
-_SCRIPTS = (".js", ".mjs", ".ts")
+SCRIPTS = (".js", ".mjs", ".ts")
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def resolve(word: str) -> Any:
         return [*OURS, "run", _there(path) and word]
     if path.suffix == ".jsonl":
         return [*OURS, "mock", str(_there(path))]
-    if path.suffix in _SCRIPTS:
+    if path.suffix in SCRIPTS:
         return str(_there(path))
     if path.suffix == ".json" or head.endswith(".json"):
         return _in_file(path if path.suffix == ".json" else Path(head), name if head.endswith(".json") else None)

@@ -23,6 +23,11 @@ def line(text: str) -> str:
     return escaping.line(text, _CELL)
 
 
+def whole(text: str) -> str:
+    """A text on one line, never cut: an address somebody has to copy."""
+    return escaping.line(text)
+
+
 # For programs
 
 
@@ -90,6 +95,12 @@ def terminal_width() -> int:
 def fail(text: str) -> None:
     """What went wrong, on stderr."""
     click.echo(style("error: ", err=True, fg="red", bold=True) + safe(text), err=True)
+
+
+def refuse_overwriting(file: str, force: bool) -> None:
+    """UsageError if a file is there that nobody said may be written over; what is no plain file keeps nothing."""
+    if os.path.isfile(file) and not force:
+        raise click.UsageError(f"{file} is there already; --force writes over it")
 
 
 def note(text: str) -> None:

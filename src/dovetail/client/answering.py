@@ -10,7 +10,7 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from dovetail.errors import (
     ResultError,
     clip,
 )
-from dovetail.wire.codec import convert, plain
+from dovetail.wire.codec import convert, encode, plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitParams, ElicitResult
 from dovetail.wire.incoming import body
@@ -102,11 +102,12 @@ class Answering:
     async def _handled(self, method: str, params: Any) -> Any:
         match method:
             case "elicitation/create" | "elicitation/createDialog":
-                return await self.elicited(_typed(params, ElicitParams, method))
+                return _sendable("elicit", await self.elicited(_typed(params, ElicitParams, method)))
             case "sampling/createMessage" if self._sample is not None:
-                return await self._sampled(_typed(params, CreateMessageParams, method), self._sample)
+                question = _typed(params, CreateMessageParams, method)
+                return _sendable("sample", await self._sampled(question, self._sample))
             case "roots/list" if self._roots is not None:
-                return await self._listed(self._roots)
+                return _sendable("roots", await self._listed(self._roots))
             case _:
                 raise MethodNotFound(method)
 
@@ -152,7 +153,14 @@ class Answering:
         listed: Any = await _called("roots", given) if callable(given) else given
         if isinstance(listed, str | Path | Root):
             listed = [listed]  # one root, not its letters
-        return ListRootsResult(roots=[_root(one) for one in listed])
+        if not isinstance(listed, Iterable):
+            raise AnswerError(f"the roots handler must return a list of paths, URIs or Root, not {_kind(listed)}")
+        try:
+            return ListRootsResult(roots=[_root(one) for one in listed])
+        except AnswerError:
+            raise
+        except Exception as exc:
+            raise _failed("roots", exc) from exc
 
 
 def _typed(params: Any, kind: type[Any], method: str) -> Any:
@@ -171,7 +179,7 @@ def _accepted(question: ElicitParams, given: Any) -> ElicitResult:
         return ElicitResult(action="decline")
     if question.mode == "url":
         return ElicitResult(action="decline" if given is False else "accept")
-    content = plain(given.content or {} if isinstance(given, ElicitResult) else given)
+    content = plain(_sendable("elicit", given.content or {} if isinstance(given, ElicitResult) else given))
     if not isinstance(content, dict):
         raise AnswerError(f"the elicit handler must return the fields of the form, not {_kind(given)}")
     schema = question.requested_schema or {}
@@ -212,8 +220,21 @@ async def _called(name: str, handler: Callable[..., Any], *args: Any) -> Any:
     except (AnswerError, ProtocolError):
         raise
     except Exception as exc:
-        told = f"{type(exc).__name__}: {clip(str(exc), _TOLD)}" if str(exc) else type(exc).__name__
-        raise AnswerError(f"the {name} handler failed: {told}") from exc
+        raise _failed(name, exc) from exc
+
+
+def _failed(name: str, exc: Exception) -> AnswerError:
+    told = f"{_kind(exc)}: {clip(str(exc), _TOLD)}" if str(exc) else _kind(exc)
+    return AnswerError(f"the {name} handler failed: {told}")
+
+
+def _sendable(name: str, answer: Any) -> Any:
+    """The same; AnswerError names the handler whose answer is nothing that JSON can say."""
+    try:
+        encode(answer)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise AnswerError(f"the {name} handler returned what cannot be sent: {clip(str(exc), _TOLD)}") from exc
+    return answer
 
 
 async def run(handler: Callable[..., Any], *args: Any) -> Any:

@@ -29,6 +29,7 @@ class Clock:
         "_paused",
         "_ran_out",
         "_task",
+        "_total",
         "begun",
         "due",
         "fault",
@@ -40,7 +41,8 @@ class Clock:
         self._loop = asyncio.get_running_loop()
         self.begun = now = self._loop.time()
         self._idle = min(idle, NEVER)
-        self._ends = now + min(total, NEVER)
+        self._total = min(total, NEVER)
+        self._ends = now + self._total
         self._paused: float | None = None
         self._ran_out = False
         self._task: asyncio.Task[Any] | None = None
@@ -96,8 +98,9 @@ class Clock:
 
     def verdict(self) -> str:
         """Which limit has passed, in words."""
-        if self.reported and self._loop.time() >= self._ends:
-            return "the total limit passed though the server reported progress"
+        if self.due >= self._ends:
+            life = ", though the server reported progress" if self.reported else ""
+            return f"no answer within the total limit of {self._total:g} s{life}"
         life = f"after {self.reported} signs of progress" if self.reported else "with no sign of progress"
         return f"no answer within {self._idle:g} s {life}"
 
@@ -154,6 +157,7 @@ class Clocks:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer, self._looks = None, inf
 
     def _look_at(self, time: float) -> None:
         self.close()

@@ -292,8 +292,7 @@ class Forwarding:
 
     def _whose(self) -> Exchange | None:
         """Whose request something belongs to: told by the stream it came on, or because there is only one caller."""
-        current = _current.get()
-        if current is not None and (current in self._calls or self._parking.of(current) is not None):
+        if (current := self._going_on()) is not None:
             return current
         calls = self._calls
         if self._requesting.own:
@@ -303,10 +302,16 @@ class Forwarding:
             return None
         return first if all(one is first or _same_caller(one, first) for one in calls) else None
 
+    def _going_on(self) -> Exchange | None:
+        """The exchange this runs for, if it is not over."""
+        current = _current.get()
+        if current is None or current in self._calls or self._parking.of(current) is not None:
+            return current
+        return None
+
     def _own(self) -> bool:
         """Whether a question is about what the client itself requested."""
-        current = _current.get()
-        if current is not None and (current in self._calls or self._parking.of(current) is not None):
+        if self._going_on() is not None:
             return False
         return self._requesting.is_own() or not (self._calls or self._parking.busy)
 

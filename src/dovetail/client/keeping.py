@@ -194,6 +194,8 @@ class Keeper:
             if self._ending:
                 await asyncio.wait(self._ending)
         finally:
+            if self._clocks is not None:
+                self._clocks.close()
             current, self._current = self._current, None
             if current is not None:
                 await current.close()

@@ -6,6 +6,7 @@ that a slow start is never taken for an answer; one that dies of the question is
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from dovetail.errors import (
     CannotStart,
     Disconnected,
     HttpError,
+    InternalError,
     MCPError,
     MethodNotFound,
     NotMCP,
@@ -39,6 +41,8 @@ from dovetail.wire.logs import LoggingLevel
 from dovetail.wire.meta import SERVER_INFO
 from dovetail.wire.revisions import stateless
 from dovetail.wire.shape import Struct, replace
+
+log = logging.getLogger("dovetail")
 
 # What a server of an older transport answers to a POST it does not expect. spec: streamable-http#backward-compatibility
 _OLDER = frozenset({400, 404, 405})
@@ -158,6 +162,9 @@ class Opening:
         except PeerError as exc:
             if not self._probe.refused(exc.code, exc.data):
                 raise
+            if exc.code == InternalError.code:  # as any refusal, but perhaps not meant as one
+                told = "%s failed to say what it speaks (%s), so an older revision is tried"
+                log.warning(told, self._conversation.name, clip(exc.message, 200))
         except (HttpError, NotMCP, ResultError) as exc:
             if exc.status in _NOT_THE_SERVER or not self._probe.handshake_too:
                 raise

@@ -98,7 +98,7 @@ class Parking:
         try:
             found = await parked.next()
         except asyncio.CancelledError:
-            parked.task.cancel()
+            self._end(parked)
             raise
         finally:
             self._working.pop(id(exchange), None)

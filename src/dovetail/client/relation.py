@@ -74,8 +74,6 @@ class Relation:
         check_middleware(middleware)
         expect("client", client, Implementation, "an Implementation(name=..., version=...)")
         expect("capabilities", capabilities, ClientCapabilities, "a ClientCapabilities(...)")
-        expect("timeouts", timeouts, Timeouts, "a Timeouts(...): seconds for each kind of waiting")
-        expect("limits", limits, ClientLimits, "a ClientLimits(...)")
         expect("cache", cache, bool, "True or False")
         expect("check_results", check_results, bool, "True or False")
         self.name = name

@@ -215,7 +215,7 @@ class Requesting:
 
         async def send(params: dict[str, Any], options: Options) -> Any:
             idle = self._timeouts.call if timeout is None else timeout
-            sending = Sending(idle=idle, total=self._timeouts.total, meta=options.meta)
+            sending = Sending(idle=idle, total=max(self._timeouts.total, idle), meta=options.meta)
             return plain(await self._keeper.request(method, params, sending))
 
         return await self._around(method, params, PLAIN, send)

@@ -233,9 +233,11 @@ class Roster:
         members = [member for member in self.servers if member.state != "disabled"]
         tasks = [asyncio.get_running_loop().create_task(self._learn(member, kinds)) for member in members]
         if tasks:
-            await asyncio.wait(tasks, timeout=self.patience)
-            for task in tasks:
-                task.cancel()  # the member goes on learning
+            try:
+                await asyncio.wait(tasks, timeout=self.patience)
+            finally:
+                for task in tasks:
+                    task.cancel()  # the member goes on learning
         return self.known(*kinds)
 
     async def _learn(self, member: Member, kinds: Sequence[Kind]) -> None:

@@ -37,6 +37,8 @@ _BODY: Final = 64 * 1024
 _BODY_TIME: Final = 10.0
 _CLIENT_DOCUMENT: Final = 32 * 1024  # keys with their certificates take a while to say
 _DEVELOPER: Final = "developer"
+_PUBLIC: Final = 10  # registrations of one address in an hour
+_DEVELOPED: Final = 100
 
 
 class AuthorizationServer:
@@ -49,9 +51,10 @@ class AuthorizationServer:
     resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
     scopes: what can be asked for; anything unless you say otherwise.
     clients: those you know; others bring their document or register themselves, unless `registration` is False.
-    registrations: how many one address may make in an hour; behind a proxy that hides addresses, all together.
+    registrations: how many one address may make in an hour: 10, or 100 where the issuer is on this machine; behind a
+        proxy that hides addresses, all together.
     store: a path for a SQLite file; in memory unless you say otherwise.
-    secret: seals what is stored, at least 16 bytes; needed with a file.
+    secret: seals the signing key and the tokens of the provider upstream, at least 16 bytes; needed with a file.
     askers: resource servers that may ask about tokens, with their secrets.
     """
 
@@ -65,7 +68,7 @@ class AuthorizationServer:
         scopes: str | Sequence[str] = (),
         clients: Sequence[Client] = (),
         registration: bool = True,
-        registrations: int = 10,
+        registrations: int | None = None,
         trusts: Callable[[str], bool] | None = None,
         store: str | Path | Store | None = None,
         secret: str | bytes | None = None,
@@ -87,13 +90,15 @@ class AuthorizationServer:
             log.warning("authorization server %s: development mode, whoever allows access is %r", issuer, _DEVELOPER)
         if isinstance(store, str | Path):
             if secret is None:
-                raise ValueError("what is stored in a file is sealed: pass secret=, and keep it elsewhere")
+                raise ValueError("the keys in the file are sealed: pass secret=, and keep it elsewhere")
             store = SqliteStore(store)
         self._store: Store = store or Shelf()
         self._threaded = isinstance(self._store, SqliteStore)
         self._users = users
         vault = Vault(secret)
-        self._issuing = Issuing(issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time)
+        self._issuing = Issuing(
+            issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time, warn=_warner(issuer)
+        )
         settings = Settings(
             issuer=issuer,
             name=name or parts.netloc,
@@ -101,11 +106,12 @@ class AuthorizationServer:
             scopes=checked_scopes(words(scopes)),
             clients=tuple(clients),
             registration=registration,
-            registrations=registrations,
+            registrations=(_DEVELOPED if local else _PUBLIC) if registrations is None else registrations,
             trusts=trusts,
             passwords=users is not None,
             user=_DEVELOPER if users is None and upstream is None else None,
             askers=dict(askers or {}),
+            warn=_warner(issuer),
         )
         self._authority = Authority(settings, self._store, self._issuing, upstream, vault)
         self._path = parts.path.rstrip("/")
@@ -116,7 +122,7 @@ class AuthorizationServer:
 
     def verifier(self, audience: Sequence[str] = ()) -> OwnTokens:
         """What a guarded server of the same process is given as `auth`: revoked tokens end at once."""
-        return OwnTokens(self._issuing, (audience,) if isinstance(audience, str) else audience)
+        return OwnTokens(self._issuing, several(audience))
 
     async def upstream_token(self, principal: Principal | None) -> str | None:
         """The provider's own token of a caller, renewed if need be: to call the provider's API in their name.
@@ -219,6 +225,10 @@ class AuthorizationServer:
         await self._unattended.close()
         if isinstance(self._store, SqliteStore):
             self._store.close()
+
+
+def _warner(issuer: str) -> Callable[[str], None]:
+    return lambda words: log.warning("authorization server %s: %s", issuer, words)
 
 
 def _check_issuer(issuer: str, *, local: bool) -> None:

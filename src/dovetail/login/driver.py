@@ -35,6 +35,7 @@ from dovetail.wire.shape import replace
 log = logging.getLogger("dovetail")
 
 _TRIES = 3  # other credentials for one request
+_DOUBTED = (*tokens.FORGOTTEN, "invalid_scope")  # some servers limit a client's scopes and do not say so
 
 
 class Driver:
@@ -140,6 +141,8 @@ class Driver:
             log.warning("the login that was kept for %s cannot be read: %s", self._name, clip(str(exc)))
             return None
         login = Login.load(stored) if stored is not None else None
+        if stored is not None and login is None:
+            log.warning("what was kept for %s is no login that can be understood: it is not used", self._name)
         return login if login is not None and bound(login, self._url, self._settings) else None
 
     async def _keep(self, login: Login) -> None:
@@ -219,7 +222,7 @@ class Driver:
     async def _doubt(self, exc: LoginFailed) -> None:
         """A registration no login came of is not used again: servers forget clients, and say so to the user alone."""
         login = self._login
-        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in tokens.FORGOTTEN):
+        if login is not None and (isinstance(exc, NobodyCame) or exc.reason in _DOUBTED):
             await self._keep(replace(login, client=replace(login.client, refused=True)))
 
     async def _flow(self, challenge: Challenge) -> Flow[Login]:

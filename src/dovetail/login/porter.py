@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from dovetail.auth.claims import Turned
@@ -24,8 +24,9 @@ _PACE: Final = 60.0  # seconds between two warnings
 class Porter:
     """The guard of one endpoint, at work."""
 
-    def __init__(self, guard: Guard, path: str, public_url: str | None) -> None:
+    def __init__(self, guard: Guard, path: str, public_url: str | None, needed: Callable[[], Sequence[str]]) -> None:
         self._guard = guard
+        self._needed = needed  # the scopes of what the server offers now
         self._path = "/" + path.strip("/")
         self._place = None if public_url is None else public(public_url, self._path)
         self._unattended = Unattended()
@@ -45,7 +46,7 @@ class Porter:
             return None
         if request.method not in ("GET", "HEAD"):
             raise Refusal(405, f"{request.method} is not served here", [(b"allow", b"GET")])
-        return encode(self._guard.document(self._placed(request).resource))
+        return encode(self._guard.document(self._placed(request).resource, self._needed()))
 
     async def identify(self, path: str, request: Request) -> Principal:
         """Who is calling."""
@@ -88,14 +89,20 @@ class Porter:
         await self._unattended.close()
 
 
-def porter_for(auth: Any, path: str, public_url: str | None, allowed_hosts: Collection[str]) -> Porter:
+def porter_for(
+    auth: Any,
+    path: str,
+    public_url: str | None,
+    allowed_hosts: Collection[str],
+    needed: Callable[[], Sequence[str]] = tuple,
+) -> Porter:
     """The porter for what an author gave as `auth`."""
     if public_url is None and allowed_hosts:
         raise ValueError(
             "a guarded server must know its address to tell its tokens from others: pass public_url= instead of, or "
             "beside, allowed_hosts="
         )
-    return Porter(guard_for(auth), path, public_url)
+    return Porter(guard_for(auth), path, public_url, needed)
 
 
 def _text(value: bytes | None) -> str | None:

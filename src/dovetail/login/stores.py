@@ -7,6 +7,7 @@ lock beside it lets one process at a time renew a token, and ends with the proce
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import AsyncGenerator
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dovetail.errors import LoginFailed
+
+log = logging.getLogger("dovetail")
 
 _PATIENCE: Final = 60.0  # for another process that renews, which takes a request or two
 _PAUSE: Final = 0.02
@@ -53,10 +56,7 @@ class FileStore:
         self._folder = Path(folder) if folder is not None else _default_folder()
 
     def get(self, key: str) -> bytes | None:
-        try:
-            return self._place(key).read_bytes()
-        except FileNotFoundError:
-            return None
+        return _read(self._place(key))
 
     def set(self, key: str, value: bytes) -> None:
         self._make_folder()
@@ -76,9 +76,9 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             self._place(key).unlink()
 
-    def all(self) -> list[bytes]:
-        """Everything that is kept."""
-        return [place.read_bytes() for place in sorted(self._folder.glob("*.json"))]
+    def places(self) -> list[Path]:
+        """The file of everything that is kept."""
+        return sorted(self._folder.glob("*.json"))
 
     @contextlib.asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
@@ -86,8 +86,11 @@ class FileStore:
 
         Asked for again and again, since a thread that waits for it could neither be cancelled nor lent to its holder.
         """
-        self._make_folder()
-        handle = os.open(self._place(key).with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._make_folder()
+            handle = os.open(self._place(key).with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise _unusable(self._folder, exc) from exc
         try:
             async with asyncio.timeout(_PATIENCE):
                 while not _locked(handle):  # noqa: ASYNC110 - other processes set no event
@@ -107,6 +110,26 @@ class FileStore:
 
     def _place(self, key: str) -> Path:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _read(place: Path) -> bytes | None:
+    """What a file holds; None if there is none. One that others could read is theirs no longer, and the log says so."""
+    try:
+        with place.open("rb") as file:
+            if os.name == "posix" and (mode := os.fstat(file.fileno()).st_mode & 0o777) & 0o077:
+                os.fchmod(file.fileno(), 0o600)
+                log.warning("the login kept in %s could be read by others (mode %o): it is 600 now", place, mode)
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise _unusable(place, exc) from exc
+
+
+def _unusable(place: Path, exc: OSError) -> LoginFailed:
+    return LoginFailed(f"logins kept in {place} cannot be used: {exc.strerror or exc}").at(
+        hint="it must belong to the user who runs this; or keep logins elsewhere with store="
+    )
 
 
 class KeyringStore:

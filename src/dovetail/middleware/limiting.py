@@ -36,6 +36,12 @@ class RateLimit:
         methods: Collection[str] = ("tools/call", "resources/read", "prompts/get", "completion/complete"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        given: dict[str, Any] = {"requests": requests, "per": per, "burst": burst}
+        for name, value in given.items():
+            if not isinstance(value, int | float | None) or isinstance(value, bool):
+                raise TypeError(f"{name} must be a number, not {value!r}")
+        if isinstance(methods, str):
+            raise TypeError(f"methods are several: write methods=[{methods!r}]")
         if requests <= 0 or per <= 0:
             raise ValueError("a rate limit needs a positive number of requests and of seconds")
         self._rate = requests / per

@@ -19,6 +19,8 @@ class ResponseLimit:
     """
 
     def __init__(self, size: int) -> None:
+        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"size must be a number of bytes, not {size!r}")
         if size < 256:
             raise ValueError("a limit below 256 bytes leaves no room to say what was cut")
         self._size = size

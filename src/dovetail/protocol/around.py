@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from dovetail.protocol.exchange import Exchange
+from dovetail.wire.methods import METHODS
 
 Call: TypeAlias = Callable[[Exchange], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Exchange, Call], Awaitable[Any]]
@@ -35,6 +36,14 @@ def checked(function: Middleware) -> Middleware:
 
 def _link(function: Middleware, inner: Call) -> Call:
     async def call(exchange: Exchange) -> Any:
-        return await function(exchange, inner)
+        found = await function(exchange, inner)
+        if found is None and exchange.method in METHODS:  # of which none has such a result
+            raise TypeError(f"the middleware {_name(function)} returned nothing: let it return await proceed(exchange)")
+        return found
 
     return call
+
+
+def _name(function: Middleware) -> str:
+    plain = inspect.unwrap(function)
+    return getattr(plain, "__qualname__", type(plain).__qualname__)

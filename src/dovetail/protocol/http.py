@@ -91,6 +91,8 @@ class Gate:
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(f"public_url must be an http or https URL, not {public_url!r}")
+            if "?" in public_url or "#" in public_url:  # spec: authorization#canonical-server-uri
+                raise ValueError(f"public_url must have no query and no fragment, not {public_url!r}")
             self._hosts.add(parts.netloc.rpartition("@")[2].lower())
             self._origins.add(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower())
         self._known: dict[tuple[bytes | None, bytes | None, str | None], bool] = {}

@@ -36,11 +36,15 @@ class Principal(str):
         """
         if not subject and not client_id:
             raise ValueError("a principal needs a subject, or the client_id of a program")
+        held = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
+        for one in held:
+            if one.split() != [one]:
+                raise ValueError(f"{one!r} is not a scope: each is one word, without spaces")
         made = super().__new__(cls, _key(subject, issuer, client_id or ""))
         made.subject = subject or client_id or ""
         made.issuer = issuer
         made.client_id = client_id
-        made.scopes = frozenset(scopes.split() if isinstance(scopes, str) else scopes)
+        made.scopes = held
         made.claims = dict(claims or {})
         made.expires_at = expires_at
         return made

@@ -44,6 +44,12 @@ class Rules:
         self._tagged.append((frozenset(tags), access))
 
     @property
+    def scopes(self) -> tuple[str, ...]:
+        """Every scope a rule names, in order."""
+        rules = (*self._rules.values(), *(access for _, access in self._tagged))
+        return tuple(dict.fromkeys(scope for access in rules for scope in access.scopes))
+
+    @property
     def by_tag(self) -> bool:
         """Whether there are rules about tags."""
         return bool(self._tagged)

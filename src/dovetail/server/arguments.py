@@ -7,8 +7,9 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
+
 from dovetail.errors import ParseError, clip
-from dovetail.server.schema import read_as
 from dovetail.wire.codec import decode
 
 MAX_NAMES: Final = 20  # of each kind in one error text: enough to repair a call, too few to be an echo
@@ -17,8 +18,19 @@ MAX_TEXT: Final = 2048
 _MAX_SUGGESTIONS: Final = 5  # comparing names costs more than all else here
 _MAX_OPTIONS: Final = 20
 _MAX_DEPTH: Final = 64
+_MAX_PATTERN: Final = 200
 _MAX_BRANCHES: Final = 4
 _REF: Final = "#/$defs/"
+
+_EXAMPLES: Final = {
+    "date-time": "a date and time such as `1999-12-31T09:30:00Z`",
+    "date": "a date such as `1999-12-31`",
+    "time": "a time such as `09:30:00`",
+    "duration": "a duration such as `PT1H30M`",
+    "uuid": "a UUID such as `6f1c2b7a-e64d-4c3a-9f1c-2b7ae64d0a51`",
+    "decimal": "a decimal number such as `12.50`",
+    "base64": "base64 such as `aGVsbG8=`",
+}
 
 # The names msgspec has for JSON's types, so that all reasons read alike.
 _NAMES: Final = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
@@ -70,6 +82,39 @@ def misfits(schema: Schema, value: Any, shared: Schema, path: str) -> Iterator[s
     yield from _misfits(_Place(schema, shared, path), value)
 
 
+def posing(schema: Schema, value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Every boolean that stands where only a number may, which Python takes for one: the way to it, and why not."""
+    yield from _posing(_Place(schema, schema.get("$defs", {}), ""), value, ())
+
+
+def _posing(place: _Place, value: Any, way: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    schemas = _open(place)
+    if not schemas or place.depth > _MAX_DEPTH:
+        return
+    if isinstance(value, bool):
+        kinds = {str(schema["type"]) for schema in schemas}
+        if "boolean" not in kinds and not kinds.isdisjoint(("integer", "number")):
+            yield way, f"expected {_alternatives(schemas)}, got `bool`"
+        return
+    found = fitting(schemas, value) if isinstance(value, (dict, list)) else []
+    if len(found) > 1:
+        place = place._replace(branches=place.branches + 1)
+        found = found if place.branches <= _MAX_BRANCHES else found[:1]
+    inside = [[*_posing_inside(place._replace(schema=schema), value, way)] for schema in found]
+    yield from min(inside, key=len, default=())
+
+
+def _posing_inside(
+    place: _Place, value: dict[str, Any] | list[Any], way: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, list):
+        for at, one in enumerate(value):
+            yield from _posing(place.inner(_item_schema(place.schema, at), ""), one, (*way, at))
+        return
+    for name, one in value.items():
+        yield from _posing(place.inner(_member_schema(place.schema, name), ""), one, (*way, name))
+
+
 def listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
     """Names in one line, each with the candidate it may stand for."""
     import difflib  # only mistaken calls pay for it
@@ -79,6 +124,16 @@ def listed(names: Sequence[str], candidates: Collection[str] = ()) -> str:
         close = difflib.get_close_matches(name[:MAX_NAME], candidates, n=1) if index < _MAX_SUGGESTIONS else ()
         texts.append(f"`{clip(name, MAX_NAME)}`" + (f" (did you mean `{close[0]}`?)" if close else ""))
     return ", ".join(texts) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+def unlike(pattern: str) -> str:
+    """What is told of a text that does not fit."""
+    return f"does not fit the pattern `{clip(pattern, _MAX_PATTERN)}`"
+
+
+def type_words(types: Sequence[str], value: Any) -> str:
+    """What is told of a value of another type."""
+    return f"expected `{' | '.join(_NAMES.get(one, one) for one in types)}`, got `{_type_name(value)}`"
 
 
 def cut(text: str) -> str:
@@ -182,18 +237,19 @@ def _ill_formed(schema: Schema, value: str) -> str:
         "decimal": decimal.Decimal,
         "base64": bytes,
     }
+    form = schema.get("format") or schema.get("contentEncoding", "")
     try:
-        read_as(kinds.get(schema.get("format") or schema.get("contentEncoding", ""), str), value)
-    except ValueError as exc:
-        return str(exc)
+        msgspec.convert(value, kinds.get(form, str))
+    except msgspec.ValidationError:
+        return f"expected {_EXAMPLES[form]}"
     return ""
 
 
 def _inside_object(place: _Place, value: dict[str, Any]) -> Iterator[str]:
     properties: Mapping[str, Any] = place.schema.get("properties", {})
     missing = [name for name in place.schema.get("required", ()) if name not in value]
-    if missing:
-        yield f"`{place.path}`: missing {listed(missing)}"
+    for name in missing[:MAX_NAMES]:
+        yield f"`{place.path}.{clip(name, MAX_NAME)}`: missing"
     if place.schema.get("additionalProperties") is False:
         unknown = [name for name in value if name not in properties]
         unused = [name for name in properties if name not in value][:MAX_NAMES]

@@ -1,9 +1,9 @@
 """What a function returned, as what a client receives: tool results, resource contents, prompt messages.
 
 One rule for tools. No annotation, Any, str, None, content blocks, media (pictures, sounds, files, a path, bytes),
-tables, mixes of these, lists of anything and whole results have no schema: the value decides. Every other annotation
-has a schema, and its value travels twice: structured, and as its JSON text in one block. Invariant: a published schema
-is kept, or it fails.
+tables, mixes of these, lists of anything and whole results have no schema: the value decides, but that a promised text
+is not None. Every other annotation has a schema, and its value travels twice: structured, and as its JSON text in one
+block. Invariant: a published schema is kept, or it fails.
 """
 
 import base64
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
-from dovetail.errors import clip
 from dovetail.server.asking import InputRequired
 from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
@@ -83,7 +82,9 @@ def output_of(schema: dict[str, Any], validator: Any) -> Output:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
             # spec: tools#output-schema
             for error in validator.iter_errors(to_json(result.structured_content)[0]):
-                raise ValueError(f"the result does not fit the output schema: {clip(error.message)}")
+                from dovetail.server.verbatim import problem  # which made the validator
+
+                raise ValueError(f"the result does not fit the output schema: {problem(error)}")
         return result
 
     return Output(schema, shape)
@@ -127,6 +128,8 @@ def _may_be_value(kind: Any) -> bool:
 def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
         return CallToolResult(content=[TextContent(text=value if value.isascii() else _sayable(value))])
+    if value is None:  # most likely a `return` was forgotten
+        raise ValueError("the result does not fit its annotation: expected `str`, got `null`")
     return _shape(value)
 
 
@@ -176,7 +179,18 @@ def _check_json(annotation: Any, data: Any) -> None:
     try:
         read_as(annotation, data)
     except ValueError as exc:
-        raise ValueError(f"the result does not fit its annotation: {exc}") from None
+        raise ValueError(f"the result does not fit its annotation: {_located(annotation, data, str(exc))}") from None
+
+
+def _located(annotation: Any, data: Any, why: str) -> str:
+    """The reason with the key where it stands, which msgspec leaves open."""
+    if "[...]" not in why:
+        return why
+    from dovetail.server.arguments import misfits  # only mistaken results pay for it
+
+    schema = schema_of(annotation, output=True)
+    line = next(misfits(schema, data, schema.get("$defs", {}), ""), why)
+    return line.replace("`.", "`", 1)
 
 
 def _structured(data: Any, text: bytes) -> CallToolResult:

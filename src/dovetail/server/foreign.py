@@ -2,8 +2,10 @@
 
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
+
+from dovetail.errors import clip
 
 
 class Misfits(ValueError):
@@ -11,7 +13,13 @@ class Misfits(ValueError):
 
     def __init__(self, places: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
         self.places = places
-        super().__init__("; ".join(f"{'.'.join(map(str, path))}: {why}" if path else why for path, why in places))
+        super().__init__("; ".join(f"{way(path)}: {why}" if path else why for path, why in places))
+
+
+def way(path: Iterable[str | int], root: str = "") -> str:
+    """The way to a part of a value, spelled as it is everywhere: `lines[0].sku`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{clip(step, 64)}" for step in path)
+    return f"{root}{''.join(steps)}".removeprefix(".")
 
 
 class Open(type):

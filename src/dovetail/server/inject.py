@@ -40,12 +40,14 @@ _REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 @contextlib.contextmanager
-def override(dependency: Callable[..., Any], by: Callable[..., Any]) -> Generator[None]:
+def override(dependency: Any, by: Callable[..., Any]) -> Generator[None]:
     """Have another function fill what depends on one, in every server of this process, as long as the context lasts.
 
-    What stands in may be anything `Depends` takes; the other one and what only it depends on are not run.
+    dependency: the function a Depends was given, the Depends, or `Annotated[T, Depends(function)]`. What stands in may
+    be anything `Depends` takes; the other one and what only it depends on are not run. A function that nothing depends
+    on is replaced in vain: what will depend on what is not known here.
     """
-    _check_function(dependency, f"override takes the function a Depends was given, not {dependency!r}")
+    dependency = _meant(dependency)
     _check_function(by, f"override takes a function that returns the value: write lambda: {by!r}")
     before = _REPLACED.get(dependency)
     _REPLACED[dependency] = by
@@ -58,8 +60,19 @@ def override(dependency: Callable[..., Any], by: Callable[..., Any]) -> Generato
             _REPLACED[dependency] = before
 
 
+def _meant(given: Any) -> Callable[..., Any]:
+    """The function to be replaced."""
+    kind = given.__value__ if type(given).__name__ == "TypeAliasType" else given
+    notes: tuple[Any, ...] = kind.__metadata__ if typing.get_origin(kind) is Annotated else (kind,)
+    for mark in notes:
+        if isinstance(mark, Depends):
+            return mark.function
+    _check_function(kind, f"override takes the function a Depends was given, not {given!r}")
+    return kind
+
+
 def _check_function(given: Any, text: str) -> None:
-    if not callable(given):
+    if not callable(given) or typing.get_origin(given) is not None:  # aliases of types can be called, too
         raise TypeError(text)
 
 

@@ -1,17 +1,45 @@
 """Life: a server's lifespan, entered and left in one task of its own, as context managers expect."""
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
 from dovetail.errors import InternalError
 from dovetail.server.faults import trace
 
 log = logging.getLogger("dovetail")
 
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+def lifespan_of(server: Any, given: Any) -> Lifespan | None:
+    """What was given as a lifespan, as a function of nothing; one with a parameter is given the server.
+
+    Raises:
+        TypeError: it can be no lifespan.
+    """
+    if given is None:
+        return None
+    if not callable(given) or inspect.isasyncgenfunction(given) or inspect.iscoroutinefunction(given):
+        raise TypeError(
+            f"lifespan= takes a function that makes an asynchronous context manager, not {given!r}: decorate it with "
+            "contextlib.asynccontextmanager, and do not call it"
+        )
+    try:
+        signature = inspect.signature(given)
+    except ValueError:  # of something built in
+        return cast("Lifespan", given)
+    for arguments in ((), (server,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return cast("Lifespan", functools.partial(given, *arguments) if arguments else given)
+    raise TypeError("a lifespan takes nothing, or the server")
 
 
 class Life:

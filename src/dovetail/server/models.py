@@ -5,6 +5,7 @@ is pydantic's own.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,6 +13,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from dovetail.server.arguments import posing
 from dovetail.server.foreign import Misfits
 
 
@@ -70,11 +72,29 @@ def schema(kind: Any, *, output: bool) -> dict[str, Any]:
 
 def read(kind: Any, value: Any) -> Any:
     """JSON as a value of the type; Misfits names everything that does not fit."""
+    # pydantic counts with booleans unless it is told to be strict, which would cost dates and much else.
+    if _holds_boolean(value) and (found := [*posing(_written(kind), value)]):
+        raise Misfits(found)
     try:
         return adapter(kind).validate_python(value, by_alias=True, by_name=True)
     except ValidationError as exc:
         found = exc.errors(include_url=False, include_input=False, include_context=False)
-        raise Misfits([(tuple(one["loc"]), one["msg"]) for one in found]) from None
+        reasons = [(tuple(one["loc"]), "missing" if one["type"] == "missing" else one["msg"]) for one in found]
+        raise Misfits(reasons) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _written(kind: Any) -> dict[str, Any]:
+    return schema(kind, output=False)
+
+
+def _holds_boolean(value: Any, depth: int = 64) -> bool:
+    if isinstance(value, bool):
+        return True
+    if not depth or not isinstance(value, dict | list):
+        return False
+    members: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    return any(_holds_boolean(one, depth - 1) for one in members)
 
 
 def dump(value: Any) -> Any:

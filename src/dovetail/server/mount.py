@@ -21,7 +21,7 @@ from dovetail.errors import (
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.mounting import Hear, Kind, Mountable
+from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
 from dovetail.server.naming import Names, relinked, tags_of
@@ -55,6 +55,7 @@ class Place(Protocol):
     """A server, as far as mounting goes."""
 
     mounts: "Mounts | None"
+    disabled_tags: frozenset[str]
 
     @property
     def name(self) -> str: ...
@@ -69,12 +70,14 @@ class Place(Protocol):
     async def stop(self) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
     def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]: ...
+    def declared(self, kind: Kind) -> dict[str, Any]: ...
     def has(self, kind: Kind, name: str) -> bool: ...
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result: ...
     async def work_on(self, exchange: Exchange) -> Result | bytes: ...
     def heard(self, method: str, uri: str | None) -> None: ...
     def changed(self, *lists: str) -> None: ...
     def readable(self, uri: str, principal: Principal | None) -> bool: ...
+    def needed_scopes(self) -> tuple[str, ...]: ...
 
 
 def leads_to(server: Place, other: Place) -> bool:
@@ -95,6 +98,7 @@ class Mount:
         self.names = names
         self.access = access  # who it is for; None is everyone
         self.stop_following = stop
+        self.unchecked = False  # whether nobody could look yet if the transforms fit
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
 
 
@@ -128,7 +132,9 @@ class Mounts:
 
     def add(self, target: Mountable, names: Names, access: "Access | None" = None) -> Callable[[], None]:
         """Mount a server; call what is returned to take it off again."""
+        unchecked = names.changes and not _fits(target, names)
         mount = Mount(target, names, target.follow(self._hearing(names)), access)
+        mount.unchecked = unchecked
         self._mounts.append(mount)
 
         def unmount() -> None:
@@ -143,6 +149,11 @@ class Mounts:
     def local(self) -> list[Place]:
         """Those of this process."""
         return [mount.target.server for mount in self._mounts if isinstance(mount.target, Local)]
+
+    def needed_scopes(self) -> list[str]:
+        """Every scope that something mounted takes, as far as that is known."""
+        rules = [scope for mount in self._mounts if mount.access is not None for scope in mount.access.scopes]
+        return [*rules, *(scope for server in self.local() for scope in server.needed_scopes())]
 
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
@@ -199,12 +210,15 @@ class Mounts:
         mounts = [mount for mount in self._mounts if self._lists(mount.access, mount.target.name, principal)]
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                if self._lists(self._tagged(declaration), name, principal):
+                if self._enabled(declaration) and self._lists(self._tagged(declaration), name, principal):
                     found.setdefault(name, declaration)
         return found
 
     def _lists(self, access: "Access | None", name: str, principal: Principal | None) -> bool:
         return access is None or self._server.rules is None or self._server.rules.lists(access, name, principal)
+
+    def _enabled(self, declaration: Any) -> bool:
+        return self._server.disabled_tags.isdisjoint(tags_of(declaration))
 
     def _tagged(self, declaration: Any) -> "Access | None":
         """The rule of this server about something with such tags."""
@@ -214,14 +228,35 @@ class Mounts:
         target = mount.target
         if not target.distant:
             await target.start()
+            await self._check(mount, exchange)
             return mount.names.shown(kind, await target.listed(kind, exchange))
         try:
             async with asyncio.timeout(LIST_TIME):
                 await target.start()
                 mount.known[kind] = mount.names.shown(kind, await target.listed(kind, exchange))
+                await self._check(mount, exchange)
         except (MCPError, TimeoutError) as exc:
             log.warning("%s could not list what it has: %s", target.name, exc)
         return mount.known.get(kind, {})
+
+    async def _check(self, mount: Mount, exchange: Exchange) -> None:
+        """Say once, as soon as it can be known, what is wrong with the transforms of a mount."""
+        if not mount.unchecked:
+            return
+        mount.unchecked = False
+        declared: dict[Kind, Mapping[str, Any]] = {kind: await mount.target.listed(kind, exchange) for kind in KINDS}
+        for line in mount.names.complaints(declared):
+            log.warning("%s, mounted on %s: %s", mount.target.name, self._server.name, line)
+
+    def declared(self, kind: Kind) -> dict[str, Any] | None:
+        """Everything that is mounted, whoever asks; None where some of it is elsewhere."""
+        found: dict[str, Any] = {}
+        for mount in self._mounts:
+            inside = _declared(mount.target, kind)
+            if inside is None:
+                return None
+            found |= mount.names.shown(kind, inside)
+        return found
 
     # Finding
 
@@ -266,17 +301,23 @@ class Mounts:
 
     @property
     def _picks(self) -> bool:
-        """Whether tags decide here who may use something, so that they have to be known."""
+        """Whether tags decide here what is offered, so that they have to be known."""
+        return bool(self._server.disabled_tags) or self._restricts
+
+    @property
+    def _restricts(self) -> bool:
+        """Whether tags decide here who may use something."""
         return self._server.rules is not None and self._server.rules.by_tag
 
     def _allows(self, mount: Mount, declared: Any, inner: str, exchange: Exchange) -> bool:
-        return mount.names.allows(declared) and _admits(self._tagged(declared), inner, exchange)
+        offered = mount.names.allows(declared) and self._enabled(declared)
+        return offered and _admits(self._tagged(declared), inner, exchange)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
         for mount in self._mounts:
             inner = mount.names.inward("resource", uri)
-            if inner is None or self._picks or not self._lists(mount.access, uri, principal):
+            if inner is None or self._restricts or not self._lists(mount.access, uri, principal):
                 continue
             if not isinstance(mount.target, Local) or mount.target.server.readable(inner, principal):
                 return True
@@ -394,6 +435,27 @@ class Mounts:
         finally:
             for stop in stops:
                 stop()
+
+
+def _fits(target: Mountable, names: Names) -> bool:
+    """Whether the transforms fit what a server has; False if only its lists will tell. ValueError if they do not."""
+    declared: dict[Kind, Mapping[str, Any]] = {}
+    for kind in KINDS:
+        found = _declared(target, kind)
+        if found is None:
+            return False
+        declared[kind] = found
+    for line in names.complaints(declared):
+        raise ValueError(f"{target.name} cannot be mounted so: {line}")
+    return True
+
+
+def _declared(target: Mountable, kind: Kind) -> dict[str, Any] | None:
+    if not isinstance(target, Local):
+        return None
+    mounts = target.server.mounts
+    inside = {} if mounts is None else mounts.declared(kind)
+    return None if inside is None else inside | target.server.declared(kind)
 
 
 def _admits(access: "Access | None", name: str, exchange: Exchange) -> bool:

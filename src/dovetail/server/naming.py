@@ -6,13 +6,13 @@ stays a scheme and every name can be told back.
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dovetail.errors import clip
 from dovetail.protocol.mounting import Kind
-from dovetail.server.options import TAGS
-from dovetail.server.transforms import SAME, Transform
+from dovetail.server.options import TAGS, expect
+from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
 from dovetail.wire.methods import METHODS
@@ -30,6 +30,7 @@ class Names:
     """The names of one mount."""
 
     def __init__(self, prefix: str, transforms: Mapping[str, Transform], tags: Collection[str]) -> None:
+        expect("prefix=", prefix, str, "a text")
         if prefix and not _PREFIX.fullmatch(prefix):
             raise ValueError(f"a prefix is letters, digits, dots and dashes, beginning with a letter, not {prefix!r}")
         if isinstance(tags, str):
@@ -37,13 +38,39 @@ class Names:
         self.prefix = prefix
         self._before = {"tool": f"{prefix}_", "prompt": f"{prefix}_"} if prefix else {}
         self._before |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
-        self._transforms = dict(transforms)
+        self._transforms = checked(transforms)
         self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
         self._tags = frozenset(tags)
 
     def of(self, inner: str) -> Transform:
         """What becomes of something."""
         return self._transforms.get(inner, SAME)
+
+    def complaints(self, declared: Mapping[Kind, Mapping[str, Any]]) -> Iterator[str]:
+        """What the transforms say that does not fit what is there, one line each."""
+        from dovetail.server.arguments import listed  # only mounts with transforms pay for it
+
+        known = {name: 0 for items in declared.values() for name in items}
+        if unknown := [inner for inner in self._transforms if inner not in known]:
+            yield f"a transform is about {listed(unknown, known)}, which is not there"
+        for inner, change in self._transforms.items():
+            found = [items[inner] for items in declared.values() if inner in items]
+            arguments = {name: 0 for one in found for name in arguments_of(one)}
+            if found and (strange := [name for name in change.arguments or () if name not in arguments]):
+                yield f"`{clip(inner)}` has no argument {listed(strange, arguments)}"
+        for inner in known:
+            if (other := self._stands_in(inner)) is not None:
+                yield f"`{clip(other)}` would be called `{clip(inner)}`, which is there already: rename or hide it"
+
+    def _stands_in(self, inner: str) -> str | None:
+        """What has taken the name of something that has not left it."""
+        change, other = self.of(inner), self._back.get(inner, inner)
+        return None if change.hide or change.name is not None or other == inner else other
+
+    @property
+    def changes(self) -> bool:
+        """Whether there are transforms."""
+        return bool(self._transforms)
 
     def outward(self, kind: Kind, inner: str) -> str:
         """What it is called here."""
@@ -80,7 +107,7 @@ class Names:
         found: dict[str, Any] = {}
         for inner, declaration in declarations.items():
             change = self.of(inner)
-            if change.hide or not self.allows(declaration):
+            if change.hide or not self.allows(declaration) or self._stands_in(inner) is not None:
                 continue
             name = self.outward(kind, inner)
             try:

@@ -11,7 +11,7 @@ from dovetail.protocol import topics
 from dovetail.protocol.exchange import Listener
 from dovetail.server.changes import Changes
 from dovetail.server.complete import Completer
-from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
+from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions, check_name, check_options, expect
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
@@ -59,6 +59,7 @@ class Offers:
         self._prompts: dict[str, Prompt] = {}
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
+        self.disabled_tags: frozenset[str] = frozenset()  # what is mounted here with one of them is not offered
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
         self._lint = lint
@@ -88,6 +89,7 @@ class Offers:
 
             tool.declaration = replace(tool.declaration, input_schema=fitted(self._profile, tool.signature.schema))
         self._register("tool", tool.name, tool, access)
+        check_name(tool.name)
         if self._lint:
             from dovetail.server.lint import tell
 
@@ -116,6 +118,7 @@ class Offers:
     def add_resource(self, function: Callable[..., Any], uri: str, **options: Unpack[ResourceOptions]) -> None:
         """Register a resource or a template; options as for the decorator."""
         access, rest = _split("resource", options)
+        expect("a resource's URI", uri, str, "a text")
         if "{" in uri:
             if rest.pop("size", None) is not None:
                 raise TypeError(f"{uri} is a template, and its resources have sizes of their own: leave out size=")
@@ -187,7 +190,10 @@ class Offers:
                 add[mark.kind](function, **named)
 
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
-        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags."""
+        """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
+
+        Tags mean what is mounted here too, now and later; a tag that nothing has changes nothing.
+        """
         self._switch(names, tags, enabled=True)
 
     def disable(self, *names: str, tags: Collection[str] = ()) -> None:
@@ -225,6 +231,7 @@ class Offers:
             one.enabled = enabled
         for kind in dict.fromkeys(kind for kind, _ in other):
             self._refresh(kind)
+        self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
 
     def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
@@ -268,6 +275,10 @@ class Offers:
         return self._rules
 
     def _unregister(self, kind: str, name: str) -> None:
+        if name not in self._all[kind]:
+            from dovetail.server.arguments import listed
+
+            raise ValueError(f"no {kind} is called {listed([str(name)], self._all[kind])}")
         del self._all[kind][name]
         if self._rules is not None:
             self._rules.drop(kind, name)
@@ -296,6 +307,7 @@ class Offers:
         if callable(function):
             add(function, **options)
             return function
+        expect("a name", function, str, "a text")
 
         def register(decorated: F) -> F:
             add(decorated, **({"name": function} if function is not None else {}) | options)

@@ -3,11 +3,12 @@
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from dovetail.protocol.web import Send
 from dovetail.server.offers import Offers
 from dovetail.server.operating import MAX_REPLY, Credentials, Operating
+from dovetail.server.options import expect
 from dovetail.server.specification import Operation, base_url, operations, read
 
 log = logging.getLogger("dovetail")
@@ -38,10 +39,11 @@ def add_operations(
     if base is None:
         raise ValueError("the document does not say where its server is: pass url=")
     wanted = _wanted(include)
-    for operation in operations(spec):
-        if not wanted(operation):
-            continue
-        name = (names or {}).get(operation.name, operation.name)
+    found = [*operations(spec)]
+    chosen = [one for one in found if wanted(one)]
+    called = _called([one.name for one in chosen], [one.name for one in found], names or {})
+    for operation in chosen:
+        name = called[operation.name]
         try:
             app.add_tool(
                 Operating(operation, base, send, headers, max_reply),
@@ -56,10 +58,29 @@ def add_operations(
             log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
 
 
-def _wanted(include: Callable[[Operation], bool] | str | None) -> Callable[[Operation], bool]:
+def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) -> dict[str, str]:
+    """The name of the tool of each operation; ValueError for a name of none, or for two."""
+    from dovetail.server.arguments import listed
+
+    expect("names=", names, Mapping, "a dict from operations to names")
+    if unknown := [name for name in names if name not in operations]:
+        raise ValueError(f"names= is about {listed(unknown, operations)}, which is no operation of the document")
+    called = {name: names.get(name, name) for name in chosen}
+    for inner, name in names.items():
+        if inner in called and (other := next((one for one in chosen if one != inner and called[one] == name), None)):
+            raise ValueError(f"names= would call both `{inner}` and `{other}` `{name}`")
+    return called
+
+
+def _wanted(include: Any) -> Callable[[Operation], bool]:
     if include is None:
         return lambda _: True
     if callable(include):
-        return include
-    pattern = re.compile(include)
+        return cast("Callable[[Operation], bool]", include)
+    if not isinstance(include, str):
+        raise TypeError(f'include= takes a pattern for "GET /path", or a function of the operation, not {include!r}')
+    try:
+        pattern = re.compile(include)
+    except re.error as exc:
+        raise ValueError(f"include={include!r} is no regular expression: {exc}") from None
     return lambda operation: pattern.search(f"{operation.method} {operation.path}") is not None

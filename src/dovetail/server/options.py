@@ -1,13 +1,17 @@
 """Options: everything that can be said about a tool, a resource or a prompt where it is registered."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, cast
 
 from dovetail.protocol.principal import Principal
 from dovetail.wire.content import Annotations, Icon
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import ToolAnnotations
 
+log = logging.getLogger("dovetail")
+
+_LONGEST: Final = 128  # characters of a tool's name
 TAGS: Final = "dovetail/tags"
 VERSION: Final = "dovetail/version"
 
@@ -47,7 +51,7 @@ class PromptOptions(TypedDict, total=False):
 class ToolOptions(PromptOptions, total=False):
     """What `@app.tool` takes."""
 
-    annotations: ToolAnnotations | None
+    annotations: ToolAnnotations | Mapping[str, Any] | None
     read_only: bool | None
     destructive: bool | None
     idempotent: bool | None
@@ -82,6 +86,21 @@ def check_options(kind: str, options: Mapping[str, Any]) -> None:
     raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
 
 
+def check_name(name: str) -> None:
+    """Warn of a tool's name that clients may refuse. spec: tools#tool-names"""
+    plain = name.translate({ord(one): "a" for one in "_-."})
+    if len(name) > _LONGEST or not (plain.isascii() and plain.isalnum()):
+        log.warning(
+            "the tool name %r may be refused by clients: letters, digits, _, - and ., at most %d in all", name, _LONGEST
+        )
+
+
+def expect(option: str, value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    """TypeError unless a value is of this kind, or not given."""
+    if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+        raise TypeError(f"{option} must be {what}, not {value!r}")
+
+
 def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: str | None) -> dict[str, Any] | None:
     """The `_meta` of a declaration: the author's, with tags and version where there are any."""
     if isinstance(tags, str):
@@ -91,8 +110,12 @@ def published(meta: Mapping[str, Any] | None, tags: Collection[str], version: st
     return told | dict(meta or {}) or None
 
 
-def hints(annotations: ToolAnnotations | None, **flags: bool | None) -> ToolAnnotations | None:
-    """What a tool does to the world, by the short keywords or by a whole ToolAnnotations; they may not disagree."""
+def hints(annotations: Any, **flags: bool | None) -> ToolAnnotations | None:
+    """What a tool does to the world, by the short keywords or by a whole ToolAnnotations; they may not disagree.
+
+    A mapping has the names of the specification: `{"readOnlyHint": True}`.
+    """
+    annotations = _annotations(annotations)
     said: dict[str, Any] = {f"{name}_hint": value for name, value in flags.items() if value is not None}
     if annotations is None:
         return ToolAnnotations(**said) if said else None
@@ -101,3 +124,17 @@ def hints(annotations: ToolAnnotations | None, **flags: bool | None) -> ToolAnno
             raise ValueError(f"{name.removesuffix('_hint')}={value} and annotations say different things")
     kept = {name: getattr(annotations, name) for name in annotations.__struct_fields__}
     return ToolAnnotations(**kept | said)
+
+
+def _annotations(given: Any) -> ToolAnnotations | None:
+    if given is None or isinstance(given, ToolAnnotations):
+        return given
+    if not isinstance(given, Mapping):
+        raise TypeError(f"annotations= takes ToolAnnotations, or a dict of them, not {given!r}")
+    said = cast("Mapping[str, Any]", given)
+    known = dict(zip(ToolAnnotations.__struct_encode_fields__, ToolAnnotations.__struct_fields__, strict=True))
+    if unknown := [name for name in said if name not in known]:
+        from dovetail.server.arguments import listed
+
+        raise TypeError(f"annotations= has no {listed(unknown, known)}; the specification has {', '.join(known)}")
+    return ToolAnnotations(**{known[name]: value for name, value in said.items()})

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from dovetail.errors import clip
-from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model
+from dovetail.server.foreign import Foreign, Misfits, is_foreign, is_model, way
 from dovetail.wire.codec import encode
 
 MAX_REASON: Final = 200
@@ -175,8 +175,7 @@ def reasons(exc: Misfits, place: str) -> Iterator[str]:
     """One line for each thing wrong; `place` is the reason of the whole, which begins with where it stands."""
     root = place[1:].partition("`")[0] if place.startswith("`") else ""
     for path, why in exc.places:
-        steps = "".join(f"[{step}]" if isinstance(step, int) else f".{clip(step, 64)}" for step in path)
-        where = f"{root}{steps}".removeprefix(".")
+        where = way(path, root)
         text = clip(why[:1].lower() + why[1:], MAX_REASON)
         yield f"`{where}`: {text}" if where else text
 

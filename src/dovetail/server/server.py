@@ -37,9 +37,9 @@ from dovetail.server.complete import matching, suggestions
 from dovetail.server.content import prompt_messages, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import contained
-from dovetail.server.life import Life, Lifespan
+from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime
+from dovetail.server.options import Lifetime, expect
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
@@ -109,6 +109,12 @@ class Server(Offers):
         trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
+        for option, value in (("name", name), ("version", version), ("title", title), ("instructions", instructions)):
+            expect(f"{option}=", value, str, "a text")
+        expect("limits=", limits, Limits, "Limits(...)")
+        expect("page_size=", page_size, int, "a number")
+        if callable(middleware):
+            raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
         super().__init__(
@@ -142,7 +148,7 @@ class Server(Offers):
         self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
         self.closing = False
-        self._lifespan = lifespan
+        self._lifespan = lifespan_of(self, lifespan)
         self.mounts: Mounts | None = None  # once something is mounted
         self._life: Life | None = None
         self._middleware: list[Middleware] = []
@@ -199,8 +205,9 @@ class Server(Offers):
 
         target: a Server of this process, or a Client of one that is anywhere. `prefix` goes before names as
         `prefix_name` and before URIs as `prefix+uri`. `transforms` change things, by the name or URI they have at
-        home; with `tags`, only what has one of them is offered. All of it is for callers with the `scopes`, and for
-        whom `visible`, a function of the principal, is true.
+        home, and must fit what is there (of a server elsewhere, the log tells); with `tags`, only what has one of them
+        is offered. All of it is for callers with the `scopes`, and for whom `visible`, a function of the principal, is
+        true.
         """
         from dovetail.server.mount import Mounts, leads_to
         from dovetail.server.naming import Names
@@ -224,10 +231,20 @@ class Server(Offers):
         names = prefix if isinstance(prefix, Names) else Names(prefix, transforms or {}, tags)
         return self.mounts.add(target.mountable(), names, rule)
 
+    def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        super()._switch(names, tags, enabled=enabled)
+        if tags and self.mounts is not None:
+            self.changed("tools", "resources", "prompts")
+
     @property
     def rules(self) -> "Rules | None":
         """Who may use what; None where everything is for everyone."""
         return self._rules
+
+    def needed_scopes(self) -> tuple[str, ...]:
+        """Every scope that something offered here takes, what is mounted from this process among it."""
+        own = self._rules.scopes if self._rules is not None else ()
+        return tuple(dict.fromkeys((*own, *(self.mounts.needed_scopes() if self.mounts is not None else ()))))
 
     def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
@@ -242,6 +259,10 @@ class Server(Offers):
             shown = self._rules.shown(kind, items, exchange.caller.principal)
             items = items if shown is None else shown
         return {name: one.declaration for name, one in items.items()}
+
+    def declared(self, kind: "Kind") -> dict[str, Any]:
+        """What is registered here, by name or URI, whoever asks and enabled or not."""
+        return {name: one.declaration for name, one in self._all[kind].items()}
 
     def has(self, kind: "Kind", name: str) -> bool:
         """Whether something is registered here under a name, or a URI leads to it."""

@@ -18,10 +18,10 @@ from msgspec.structs import astuple
 
 from dovetail.errors import ToolError, clip
 from dovetail.server import docstrings
-from dovetail.server.arguments import MAX_NAME, MAX_NAMES, Stranger, cut, listed, mended, misfits
+from dovetail.server.arguments import MAX_NAME, MAX_NAMES, Stranger, cut, listed, mended, misfits, unlike
 from dovetail.server.closing import closing
 from dovetail.server.filling import filling
-from dovetail.server.foreign import Misfits, may_be_noted, needs_hook
+from dovetail.server.foreign import Misfits, may_be_noted, needs_hook, way
 from dovetail.server.functions import hints_of, where_is
 from dovetail.server.schema import (
     alternatives,
@@ -443,6 +443,6 @@ def _ill_patterned(validator: Any, given: dict[str, Any]) -> dict[str, list[str]
         word = str(error.schema_path[-1]) if error.schema_path else ""
         if error.instance_path and word in ("pattern", "anyOf", "oneOf"):
             lines = found.setdefault(str(error.instance_path[0]), [])
-            where = clip(".".join(map(str, error.instance_path)), MAX_NAME)
-            lines += [f"`{where}` does not fit its pattern"] if word == "pattern" else []
+            if word == "pattern":
+                lines.append(f"`{way(error.instance_path)}`: {unlike(error.kind.pattern)}")
     return found if len(errors) < _MOST_FAULTS else {name: found.get(name, []) for name in given}

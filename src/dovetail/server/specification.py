@@ -20,6 +20,7 @@ _NODES: Final = 2000  # schemas written out for one operation; the rest stays re
 _DEPTH: Final = 60
 _FILE: Final = {"type": "string", "contentEncoding": "base64"}
 _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples", "deprecated", "nullable"})
+_NAMES_ONE: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _OWN_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
 
@@ -55,10 +56,14 @@ def read(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
         data = document.encode() if isinstance(document, str) else document
         if len(data) > MAX_DOCUMENT:
             raise ValueError(f"an OpenAPI document may have at most {MAX_DOCUMENT} bytes")
+        if _NAMES_ONE.fullmatch(data):
+            raise ValueError(f"{document!r} names a document: read it first, and pass the text or the dict")
         if not data.lstrip().startswith(b"{"):
             raise ValueError("an OpenAPI document is JSON here; load YAML yourself and pass the dict")
         document = decode(data)
-    found = dict(cast("Mapping[str, Any]", document))
+    if not isinstance(document, Mapping):
+        raise TypeError(f"an OpenAPI document is a dict, or JSON, not {type(document).__name__}")
+    found = dict(document)
     if not str(found.get("openapi", "")).startswith("3."):
         raise ValueError("this is no OpenAPI 3 document: it has no `openapi: 3.…`")
     return found

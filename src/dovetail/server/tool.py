@@ -3,7 +3,7 @@
 A call executes; it never inspects a signature or walks a schema.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dovetail.protocol.downgrade import is_wrapped
@@ -30,7 +30,7 @@ class Tool:
         title: str | None = None,
         description: str | None = None,
         icons: list[Icon] | None = None,
-        annotations: ToolAnnotations | None = None,
+        annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         read_only: bool | None = None,
         destructive: bool | None = None,
         idempotent: bool | None = None,

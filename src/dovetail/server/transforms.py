@@ -4,7 +4,7 @@ A renamed argument is renamed back, and a fixed one added, on the way in.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from dovetail.errors import ToolError, clip
 from dovetail.wire.prompts import Prompt, PromptArgument
@@ -88,6 +88,37 @@ class Transform(Struct, frozen=True, kw_only=True):
             if change.name == name:
                 return inner
         return name
+
+
+def arguments_of(declaration: Any) -> list[str]:
+    """What a tool or a prompt takes."""
+    if isinstance(declaration, Tool):
+        return [*(declaration.input_schema.get("properties") or {})]
+    return [one.name for one in declaration.arguments or ()] if isinstance(declaration, Prompt) else []
+
+
+def checked(transforms: Any) -> dict[str, Transform]:
+    """What was given as transforms, if it can be that.
+
+    Raises:
+        TypeError: something in it is of another type.
+        ValueError: two things would have one name.
+    """
+    if not isinstance(transforms, Mapping):
+        raise TypeError('transforms are by name: transforms={"search": Transform(...)}')
+    found: dict[str, Transform] = {}
+    names: dict[str, str] = {}
+    for inner, change in cast("Mapping[str, Any]", transforms).items():
+        if not isinstance(change, Transform):
+            raise TypeError(f"the transform of {inner!r} must be a Transform(...), not {type(change).__name__}")
+        for name, argument in cast("Mapping[str, Any]", change.arguments or {}).items():
+            if not isinstance(argument, Argument):
+                kind = type(argument).__name__
+                raise TypeError(f"the argument {name!r} in the transform of {inner!r} must be an Argument, not {kind}")
+        if change.name is not None and names.setdefault(change.name, inner) != inner:
+            raise ValueError(f"{names[change.name]!r} and {inner!r} would both be called {change.name!r}")
+        found[inner] = change
+    return found
 
 
 _SAME = Argument()

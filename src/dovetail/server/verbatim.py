@@ -1,11 +1,13 @@
 """Verbatim: tools whose author gave the schema. It is published as it is, and arguments are held against it."""
 
+import itertools
 from copy import deepcopy
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from dovetail.errors import ToolError, clip
-from dovetail.server.arguments import mended
+from dovetail.server.arguments import cut, listed, mended, type_words, unlike
+from dovetail.server.foreign import way
 from dovetail.server.signature import Signature
 from dovetail.wire.codec import encode
 
@@ -55,17 +57,36 @@ class Verbatim:
         # All problems of a call are found at once: with many members that takes seconds, so there one must do.
         few = encode(arguments).count(b",") < _FEW
         found = self._validator.iter_errors(arguments) if few else [self._first(arguments)]
-        problems = [
-            f"{'.'.join(map(str, error.instance_path)) or 'arguments'}: {clip(error.message, 200)}"
-            for error, _ in zip(found, range(10), strict=False)
-        ]
-        raise ToolError("Invalid arguments: " + "; ".join(problems))
+        problems = [problem(error) for error in itertools.islice(found, 10)]
+        raise ToolError(cut("Invalid arguments. " + " ".join(f"{one}." for one in problems)))
 
     def _first(self, arguments: dict[str, Any]) -> Any:
         try:
             self._validator.validate(arguments)
         except ValueError as error:
             return error
+
+
+def problem(error: Any) -> str:
+    """What a validator found, as other misfits are told: where, and why, without the value."""
+    kind, path = error.kind, [*error.instance_path]
+    match str(error.schema_path[-1]) if error.schema_path else "":
+        case "required":
+            name = clip(kind.property, 64)
+            return f"`{way([*path, kind.property])}`: missing" if path else f"Missing: `{name}`"
+        case "additionalProperties" if hasattr(kind, "unexpected"):
+            return (
+                f"`{way(path)}`: unknown {listed(kind.unexpected)}" if path else f"Unknown: {listed(kind.unexpected)}"
+            )
+        case "type":
+            why = type_words(kind.types, error.instance)
+        case "pattern":
+            why = unlike(kind.pattern)
+        case "enum":
+            why = "expected one of " + ", ".join(f"`{clip(str(one), 64)}`" for one in kind.options[:20])
+        case _:
+            why = clip(error.message, 200)
+    return f"`{way(path)}`: {why}" if path else why
 
 
 def compile_schema(schema: dict[str, Any], where: str) -> Any:
@@ -76,7 +97,7 @@ def compile_schema(schema: dict[str, Any], where: str) -> Any:
     try:
         # A linear-time regex engine, and nothing is ever fetched for a $ref.
         return jsonschema_rs.validator_for(
-            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_no_retrieval
+            schema, pattern_options=jsonschema_rs.RegexOptions(), retriever=_no_retrieval, mask="value"
         )
     except ValueError as exc:
         raise ValueError(f"{where}: not a JSON Schema that can be checked: {str(exc).splitlines()[0]}") from None

@@ -4,7 +4,6 @@ Each takes what a client would connect to and gives what it is to connect to ins
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -46,7 +45,18 @@ class Cut(Exception):
 
 @asynccontextmanager
 async def between(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
-    """Stand before a target; what to connect to instead."""
+    """Stand before a target; what to connect to instead. What went wrong in a fault itself is raised in the end."""
+    try:
+        async with _standing(faults, target, backend) as instead:
+            yield instead
+    except Exception:
+        faults.tell()
+        raise
+    faults.tell()
+
+
+@asynccontextmanager
+async def _standing(faults: Faults, target: Any, backend: Backend | None) -> AsyncGenerator[Any]:
     if callable(getattr(target, "link", None)):
         yield Way(str(target.name), None, lambda: Intercepted(target, faults))
     elif isinstance(target, str) and target.startswith(("http://", "unix:", "tcp:")):
@@ -67,16 +77,27 @@ async def between(faults: Faults, target: Any, backend: Backend | None) -> Async
 
 
 async def weather(faults: Faults, to: To, piece: Piece, kill: Callable[[Fault], Awaitable[None]]) -> bytes:
-    """What becomes of a piece on its way; Cut if it goes no further."""
-    data = piece.data
+    """What becomes of a piece on its way; Cut if it goes no further, as where a fault itself goes wrong."""
     if piece.message is None:
-        return data
-    for fault in faults.due(to, piece.message):
+        return piece.data
+    try:
+        return await _befallen(faults, to, piece.data, piece.message, kill)
+    except Cut:
+        raise
+    except Exception as exc:
+        faults.failed(exc)
+        raise Cut from exc
+
+
+async def _befallen(
+    faults: Faults, to: To, data: bytes, message: bytes, kill: Callable[[Fault], Awaitable[None]]
+) -> bytes:
+    for fault in faults.due(to, message):
         match fault.action:
             case "delay":
                 await asyncio.sleep(fault.seconds)
             case "corrupt":
-                data = corrupted(data, piece.message)
+                data = corrupted(data, message)
             case "drop":
                 raise Cut
             case "kill":
@@ -336,8 +357,7 @@ class Intercepted(Memory):
                 deliver(await weather(self._faults, to, Piece(data, data), self._kill))
             except Cut:
                 self.end(Disconnected("the connection was lost"))
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self.disconnect()
+                await self.disconnect()
                 return
 
     async def _kill(self, _: Fault) -> None:

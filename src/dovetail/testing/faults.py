@@ -69,6 +69,7 @@ class Faults:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._methods: dict[tuple[To, Any], str] = {}  # of requests, by whom they go to and their id
+        self._failure: Exception | None = None
 
     def drop(
         self, *, to: To = "client", method: str | None = None, when: When | None = None, nth: int = 1, times: int = 1
@@ -119,6 +120,16 @@ class Faults:
     def clear(self) -> None:
         """Nothing more happens."""
         self._faults.clear()
+
+    def failed(self, exc: Exception) -> None:
+        """A fault went wrong, such as its `when`; the first time is remembered."""
+        self._failure = self._failure or exc
+
+    def tell(self) -> None:
+        """Raise what went wrong, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def due(self, to: To, data: bytes) -> list[Fault]:
         """What happens to a message."""

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -18,6 +18,7 @@ import uvicorn
 
 from dovetail.client import blocking, sync
 from dovetail.connect import Client
+from dovetail.login.porter import porter_for
 from dovetail.serve import Server
 from dovetail.testing.between import between
 from dovetail.testing.faults import Faults
@@ -55,13 +56,16 @@ async def connect(
     transport: Transport = "memory",
     revision: str | None = None,
     faults: Faults | None = None,
+    principal: str | None = None,
     **options: Any,
 ) -> AsyncGenerator[Client]:
     """A client connected to a server while the context lasts; `options` are those of `Client`.
 
     server: a Server, "module:name" of one, or any target of a client, which is then used as it is.
+    principal: who the caller is, in memory: a Principal(...) or a name. Over HTTP the server's `auth` asks for that.
     """
-    async with serve(server, transport=transport, faults=faults) as target:
+    served = server if principal is None else _spoken_to(resolve(server), transport, principal)
+    async with serve(served, transport=transport, faults=faults) as target:
         if revision is None and transport == "sse":
             options.setdefault("era", "handshake")
         if isinstance(found := resolve(server), Server):
@@ -77,10 +81,11 @@ def connect_sync(
     transport: Transport = "memory",
     revision: str | None = None,
     faults: Faults | None = None,
+    principal: str | None = None,
     **options: Any,
 ) -> Generator[sync.SyncClient]:
     """As `connect`, for tests that do not await."""
-    joined = connect(server, transport=transport, revision=revision, faults=faults, **options)
+    joined = connect(server, transport=transport, revision=revision, faults=faults, principal=principal, **options)
     client = blocking.run(_enter(joined))
     try:
         yield sync.SyncClient(client)
@@ -104,7 +109,9 @@ async def serve(server: Any, *, transport: Transport = "memory", faults: Faults 
     found = resolve(server)
     async with AsyncExitStack() as stack:
         target, backend = found, None
-        if isinstance(found, Server):
+        if isinstance(found, SpokenTo):
+            await stack.enter_async_context(_alive(found.server))
+        elif isinstance(found, Server):
             target, backend = await stack.enter_async_context(_served(found, transport))
         if faults is not None:
             target = await stack.enter_async_context(between(faults, target, backend))
@@ -117,6 +124,29 @@ def resolve(server: Any) -> Any:
         module, _, name = server.partition(":")
         return getattr(import_module(module), name)
     return server
+
+
+class SpokenTo:
+    """A server in memory whose caller is known to be somebody."""
+
+    def __init__(self, server: Server, principal: str) -> None:
+        self.server = server
+        self.name = server.name
+        self.start = server.start
+        self._principal = principal
+
+    def link(self, write: Callable[[bytes], None]) -> Any:
+        """The server's end of a connection."""
+        return self.server.link(write, principal=self._principal)
+
+
+def _spoken_to(server: Any, transport: str, principal: str) -> SpokenTo:
+    if transport != "memory" or not isinstance(server, Server):
+        raise ValueError(
+            "principal= is for a Server in memory: over HTTP give the server auth=StaticTokens(...), and the client "
+            "auth=Bearer(...)"
+        )
+    return SpokenTo(server, principal)
 
 
 @asynccontextmanager
@@ -171,7 +201,9 @@ class Web:
         """Listen, at the same place as before."""
         if self._listener.fileno() < 0:
             self._listener = bound_socket("127.0.0.1", self._port)
-        endpoint = Endpoint(self._server, on_start=self._server.start)
+        auth = self._server.auth
+        guard = None if auth is None else porter_for(auth, "/mcp", None, (), self._server.needed_scopes)
+        endpoint = Endpoint(self._server, guard=guard, on_start=self._server.start)
         traced = None if self._server.tap is None else Traced(endpoint, endpoint, self._server.tap)
         config = configure(traced or endpoint, self._server.limits)
         config.load()

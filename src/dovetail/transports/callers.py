@@ -18,6 +18,7 @@ from dovetail.transports.talking import Talking
 
 # A process that closed its output is about to end: its exit code and last words say more than the closing did.
 _LAST_WORDS = 0.5
+_AWAY = "is the server running, and is that its address?"
 
 
 class LineCaller(Talking, asyncio.Protocol):
@@ -93,9 +94,17 @@ class SocketCaller(LineCaller):
     """A server on a Unix socket or a TCP address."""
 
     def __init__(
-        self, limit: int, *, path: str | None = None, host: str = "", port: int = 0, leaving: float = 5.0
+        self,
+        limit: int,
+        *,
+        path: str | None = None,
+        host: str = "",
+        port: int = 0,
+        reaching: float = 10.0,
+        leaving: float = 5.0,
     ) -> None:
         super().__init__(limit)
+        self._reaching = reaching
         self._leaving = leaving
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._path = path
@@ -105,16 +114,21 @@ class SocketCaller(LineCaller):
     async def connect(self) -> None:
         """Reach the socket."""
         where = self._path or f"{self._host}:{self._port}"
+        time = asyncio.timeout(self._reaching)
         try:
-            if self._path is not None:
-                await self._loop.create_unix_connection(lambda: self, self._path)
-            else:
-                await self._loop.create_connection(lambda: self, self._host, self._port)
+            async with time:
+                await self._reach()
         except OSError as exc:
+            if time.expired():
+                raise CannotConnect(f"no connection in {self._reaching:g} s to {where}").at(hint=_AWAY) from None
             reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc) or type(exc).__name__
-            raise CannotConnect(f"nothing listens at {where}: {reason}").at(
-                hint="is the server running, and is that its address?"
-            ) from None
+            raise CannotConnect(f"nothing listens at {where}: {reason}").at(hint=_AWAY) from None
+
+    async def _reach(self) -> None:
+        if self._path is not None:
+            await self._loop.create_unix_connection(lambda: self, self._path)
+        else:
+            await self._loop.create_connection(lambda: self, self._host, self._port)
 
     async def disconnect(self) -> None:
         """Close the socket, when what was said last has left; not waiting long for a server that does not read."""

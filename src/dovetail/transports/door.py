@@ -1,6 +1,7 @@
 """Where an MCP server is on the web: requests to one URL, and what its refusals mean in words a user can act on.
 
-Redirects are followed only within the origin, so that credentials never reach another.
+Redirects are followed only within the origin, so that credentials never reach another. One that a POST is given for
+good moves what comes after it, any other only the request that met it.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from dovetail.wire.incoming import Incoming, read
 
 _REDIRECTS: Final = 5
 _SAME_METHOD: Final = (307, 308)
+_FOR_GOOD: Final = 308
 _SHOWN: Final = 300
 
 
@@ -68,13 +70,17 @@ class Door:
         """The reply to a request, with credentials if they are asked for. A refused request was not acted upon."""
         authorizer, own = self._authorizer, ()
         redirects = refusals = 0
+        url, for_good = self.url, method == "POST"
         while True:
             if authorizer is not None:
-                own = await authorizer.headers(method, self.url)
-            reply = await self._send(method, [*self._headers, *own, *headers], body)
+                own = await authorizer.headers(method, url)
+            reply = await self._send(method, url, [*self._headers, *own, *headers], body)
             if reply.status in _SAME_METHOD and redirects < _REDIRECTS:
                 redirects += 1
-                self.url = self._elsewhere(reply)
+                url = self._elsewhere(reply)
+                for_good = for_good and reply.status == _FOR_GOOD
+                if for_good:
+                    self.url = url
             elif authorizer is None or reply.status not in (401, 403) or method == "DELETE":
                 return reply  # nobody logs in to leave
             else:
@@ -106,11 +112,11 @@ class Door:
             if self.inbox is not None:
                 self.inbox.go_on()
 
-    async def _send(self, method: str, headers: Headers, body: bytes) -> Reply:
+    async def _send(self, method: str, url: str, headers: Headers, body: bytes) -> Reply:
         try:
-            return await self._fetcher.fetch(method, self.url, headers, body)
+            return await self._fetcher.fetch(method, url, headers, body)
         except TransportError as exc:
-            raise told(exc, self.url) from None
+            raise told(exc, url) from None
 
     def _elsewhere(self, reply: Reply) -> str:
         """Where a redirect leads, if it stays here."""
@@ -118,24 +124,24 @@ class Door:
         location = _location(reply)
         if not location:
             raise _astray(reply)
-        target = self._here(location)
+        target = self._here(location, reply.url)
         if target is None:
             raise HttpError(f"the server sends its callers elsewhere: {clip(location)}").at(
                 status=reply.status, hint="use that URL if you trust it; credentials are never sent on"
             )
         return target
 
-    def at(self, location: str) -> str:
-        """A URL the server names, which must be of its own origin."""
-        target = self._here(location)
+    def at(self, location: str, page: str) -> str:
+        """A URL the server names on a page of its own, which must be of its own origin."""
+        target = self._here(location, page)
         if target is None:
             raise NotMCP(f"the server names an address that is not its own: {clip(location)}")
         return target
 
-    def _here(self, location: str) -> str | None:
+    def _here(self, location: str, page: str) -> str | None:
         """A location as a URL, if it is of the same origin and one that can be asked."""
         try:
-            target = urljoin(self.url, location)
+            target = urljoin(page, location)
             return target if parse_url(target)[:3] == parse_url(self.url)[:3] else None
         except ValueError:
             return None
@@ -236,6 +242,7 @@ def _credentials(status: int, challenge: str, quoted: str) -> MCPError:
     """What a 401 or 403 says of the credentials that were sent, or were not. RFC 6750, section 3.1"""
     said = {name: clip(value) for name, value in _SAID.findall(challenge)}
     words = said.get("error_description") or said.get("error")
+    leads = not challenge or "resource_metadata=" in challenge  # whether there is somewhere to log in, or may be
     tells = f": {words}" if words else f" (status {status}{quoted})"
     if _LACKING in challenge:
         error = Forbidden(f"the credentials lack the scope {said.get('scope', 'this takes')}")
@@ -245,10 +252,10 @@ def _credentials(status: int, challenge: str, quoted: str) -> MCPError:
         hint = "check what the token is for, or the server's allowed hosts and origins"
     elif words:
         error = NeedsLogin(f"the server does not take these credentials: {words}")
-        hint = 'get a fresh token, or log in: auth="oauth"'
+        hint = "get a fresh token" + (', or log in: auth="oauth"' if leads else " from whoever runs the server")
     else:
         error = NeedsLogin(f"the server asks for credentials{tells}")
-        hint = 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
+        hint = ('log in: auth="oauth"; or ' if leads else "") + 'give a token you have: auth=Bearer("…")'
     error.challenge = challenge
     return error.at(status=status, hint=hint)
 
@@ -290,12 +297,18 @@ def fetcher(
     return Fetcher(tls=_tls(ca_file, cert, verify), proxy=proxy, connect_time=connect_time, **more)
 
 
+def check_files(ca_file: Any, cert: Any) -> None:
+    """FileNotFoundError unless the files of certificates are there."""
+    for option, given in (("ca_file", ca_file), ("cert", cert)):
+        for file in given if isinstance(given, tuple) else (given,):
+            if file is not None and not Path(file).is_file():
+                raise FileNotFoundError(f"{option}= names a file that is not there: {str(file)!r}")
+
+
 def _tls(ca_file: Any, cert: Any, verify: bool) -> ssl.SSLContext | None:
     if ca_file is None and cert is None and verify:
         return None
-    for file in (ca_file, *(cert if isinstance(cert, tuple) else (cert,))):
-        if file is not None and not Path(file).is_file():
-            raise FileNotFoundError(f"there is no certificate file {str(file)!r}")
+    check_files(ca_file, cert)
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
     if not verify:
         context.check_hostname = False

@@ -5,6 +5,7 @@ whether anything of it may have left. Redirects are the caller's to follow.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -203,7 +204,8 @@ class Fetcher:
                 await turn
             except asyncio.CancelledError:
                 if turn.cancelled():
-                    self._waiting.remove(turn)
+                    with contextlib.suppress(ValueError):  # whoever wakes the next takes it out, too
+                        self._waiting.remove(turn)
                 else:
                     self._wake()
                 raise

@@ -9,9 +9,12 @@ lists have changed.
 import asyncio
 import contextlib
 import functools
+import importlib.util
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -33,6 +36,7 @@ _WRITTEN: Final = (".py", ".js", ".mjs", ".ts", ".json", ".toml", ".yaml", ".yml
 _LISTEN: Final = "subscriptions/listen"
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _KINDS: Final = ("tools", "resources", "prompts")
+_ASKING: Final = 0.5  # for the request of somebody who is turned away
 _FAILED: Final = "The server stopped; its error is on stderr. It is started again when a file changes."
 
 
@@ -76,10 +80,25 @@ class Files:
                     yield file, os.stat(file).st_mtime
 
     def changed(self) -> list[str]:
-        """What is not as it was when last asked."""
+        """What is not as it was when last asked; what was compiled of it is removed."""
         now = dict(self._look())
         before, self._seen = self._seen, now
-        return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+        found = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
+        for name in found:
+            _forget(name)
+        return found
+
+
+def _forget(file: str) -> None:
+    """Python knows compiled code for old by size and full second: a change within the second may look like none."""
+    if file.endswith(".py"):
+        with contextlib.suppress(OSError, NotImplementedError):
+            os.unlink(importlib.util.cache_from_source(file))
+
+
+def _variables() -> dict[str, str]:
+    """The environment of a child; it leaves nothing compiled behind that the next one could take for new."""
+    return os.environ | {CHILD: "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _within(place: str) -> Iterator[tuple[str, float]]:
@@ -115,7 +134,7 @@ def _names(files: list[str]) -> str:
 def supervise(listener: Any = None, command: Sequence[str] | None = None, files: Files | None = None) -> None:
     """Run a program as a child until a signal comes, this one if none is named; a listener is handed to every child."""
     words = [*command] if command is not None else _command()
-    environment = os.environ | {CHILD: "1"}
+    environment = _variables()
     passed: tuple[int, ...] = ()
     if listener is not None and sys.platform != "win32":
         os.set_inheritable(listener.fileno(), True)
@@ -127,12 +146,36 @@ def supervise(listener: Any = None, command: Sequence[str] | None = None, files:
     files = files or Files()
     child = subprocess.Popen(words, env=environment, pass_fds=passed)
     while not ended:
-        time.sleep(_LOOK)
+        if listener is None or child.poll() is None:
+            time.sleep(_LOOK)
+        else:
+            _turn_away(listener)
         if found := files.changed():
             _say(f"{_names(found)} changed: starting again")
             _end(child)
             child = subprocess.Popen(words, env=environment, pass_fds=passed)
     _end(child)
+
+
+def _turn_away(listener: socket.socket) -> None:
+    """Answer in place of a child that is gone: whoever waits in its queue would wait for ever."""
+    until = time.monotonic() + _LOOK
+    while (left := until - time.monotonic()) > 0 and select.select([listener], [], [], left)[0]:
+        with contextlib.suppress(OSError):
+            caller, _ = listener.accept()
+            with caller:
+                caller.settimeout(_ASKING)
+                caller.recv(65536)
+                caller.sendall(_away())
+                caller.shutdown(socket.SHUT_WR)
+                while caller.recv(65536):  # closed with something unread, the answer might be lost
+                    pass
+
+
+def _away() -> bytes:
+    body = _FAILED.encode()
+    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -171,7 +214,7 @@ class Relay:
             *self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {CHILD: "1"},
+            env=_variables(),
             limit=_LINE,
         )
         again = self._opening is not None

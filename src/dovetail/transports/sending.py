@@ -1,5 +1,6 @@
 """Ways to send a WebRequest: with our HTTP client, with one of the user's, or to an application of this process."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,12 +14,20 @@ def sender(client: Any, most: int) -> Send:
     if client is None:
         return _own(most)
     if callable(getattr(client, "request", None)):
+        _check_awaited(client)
         return _of_client(client)
     if callable(client):
         return cast("Send", client)
     raise TypeError(
         "client= takes an async function of a WebRequest, or a client with a `request` method such as httpx's"
     )
+
+
+def _check_awaited(client: Any) -> None:
+    """Refuse a client whose requests nobody can await: it would hold up everyone, and then fail."""
+    waits = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")
+    if not waits:
+        raise TypeError(f"client= needs an asynchronous client such as httpx.AsyncClient, not {type(client).__name__}")
 
 
 def _own(most: int) -> Send:

@@ -49,7 +49,7 @@ class OldCaller(Talking):
                 address = await asyncio.shield(self._found)
         except TimeoutError:
             raise NotMCP("the stream does not name an address to post to") from None
-        self._posting = Door(self._door.at(address), **self._options)
+        self._posting = Door(self._door.at(address, reply.url), **self._options)
 
     async def _read(self, reply: Reply) -> None:
         parser = Parser(self._limits.answer)

@@ -1,22 +1,32 @@
 """Within: an ASGI application called in its own process, without a network in between, and its lifespan."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from dovetail.errors import TransportError
+from dovetail.errors import MCPError, TransportError
+
+log = logging.getLogger("dovetail")
 
 App = Callable[[Any, Any, Any], Any]
 
 _OVER: Final = "over"  # not of ASGI: the application has left its lifespan, and nothing more comes of it
 
 
+class _TooLarge(TransportError):
+    """More than is taken."""
+
+
 async def call(
     app: App, method: str, url: str, headers: dict[str, str], body: bytes, *, most: int
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what the application answers; TransportError if it fails or says too much."""
+    """Status, headers and body of what the application answers; TransportError if it says nothing or too much.
+
+    What the application raises is its own, and goes to whoever called; once it has answered well, only to the log.
+    """
     parts = urlsplit(url)
     own = {"host": parts.netloc, **({"content-length": str(len(body))} if body else {})}
     scope: dict[str, Any] = {
@@ -49,14 +59,19 @@ async def call(
         elif message["type"] == "http.response.body":
             pieces.append(message.get("body", b""))
             if sum(map(len, pieces)) > most:
-                raise TransportError(f"the reply is larger than {most} bytes")
+                raise _TooLarge(f"the reply is larger than {most} bytes")
+            started["whole"] = not message.get("more_body", False)
 
     try:
         await app(scope, receive, send)
-    except TransportError:
+    except _TooLarge:
         raise
     except Exception as exc:
-        raise TransportError(f"the application failed: {type(exc).__name__}") from exc
+        if not started.get("whole") or int(started["status"]) >= 500:
+            if isinstance(exc, MCPError):  # which would be read as a word to the model
+                raise RuntimeError(f"the application failed: {type(exc).__name__}: {exc}") from exc
+            raise
+        log.error("the application failed after it had answered %s %s", method, parts.path, exc_info=exc)
     if not started:
         raise TransportError("the application did not answer")
     told = {name.decode("latin-1"): value.decode("latin-1") for name, value in started.get("headers", ())}

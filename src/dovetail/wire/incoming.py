@@ -91,8 +91,11 @@ def _batch(data: bytes | str) -> list[Incoming]:
 def answered(data: bytes) -> list[int]:
     """Which requests these bytes mean to answer though they are no valid response, as far as that can be read.
 
-    Ids are read as a server in haste writes them: 1.0 and "1" are 1 here.
+    Ids are read as a server in haste writes them: 1.0 and "1" are 1 here. What is large is only glanced at: read whole,
+    it could take twenty times its size.
     """
+    if len(data) > _SMALL:
+        return _glimpsed(data)
     try:
         found = _any.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

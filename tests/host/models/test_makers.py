@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from dovetail import Allow, ConsentRequest, Context, Policy, Server, rule
-from dovetail.errors import ModelError
+from dovetail.errors import AnswerError, ModelError
 from dovetail.host.agent import Agent, Done
 from dovetail.host.host import Host
 from dovetail.host.models.anthropic import AnthropicModel
 from dovetail.host.models.choosing import Variant
 from dovetail.host.models.model import Model
 from dovetail.host.models.openai import OpenAIModel
+from dovetail.host.models.telling import Names
 from dovetail.wire.content import (
     AudioContent,
     EmbeddedResource,
@@ -120,7 +121,7 @@ async def test_pictures_and_what_else_a_tool_answers(maker: Maker, model: Model)
     answer = ToolResultContent(
         tool_use_id="c1",
         content=[
-            ImageContent(data="aW1n", mime_type="image/png"),
+            ImageContent(data="UElD", mime_type="image/png"),
             ResourceLink(uri="file:///a", name="a"),
             EmbeddedResource(resource=ResourceContents(uri="file:///b", text="inside b")),
             EmbeddedResource(resource=ResourceContents(uri="file:///c", blob="AA==")),
@@ -131,7 +132,7 @@ async def test_pictures_and_what_else_a_tool_answers(maker: Maker, model: Model)
     picture = ImageContent(data="aW1nMg==", mime_type="image/jpeg")
     await model.reply([*asks(), call, user(answer), user(TextContent(text="and"), picture)])
     sent = json.dumps(maker.requests[0]["messages"])
-    for part in ("aW1n", "aW1nMg==", "file:///a", "inside b", "file:///c", "audio/wav"):
+    for part in ("UElD", "aW1nMg==", "file:///a", "inside b", "file:///c", "audio/wav"):
         assert part in sent
 
 
@@ -198,7 +199,7 @@ def test_a_client_that_is_not_installed(kind: str) -> None:
 import asyncio, sys
 sys.modules[{kind!r}] = None
 from dovetail.host.models.{kind} import {name}
-from dovetail.errors import ModelError
+from dovetail.errors import AnswerError, ModelError
 try:
     asyncio.run({name}("m").reply([]))
 except ModelError as exc:
@@ -218,6 +219,22 @@ def clock() -> Server:
     def now(city: str) -> str:
         """The time in a city."""
         return f"noon in {city}"
+
+    @app.tool
+    async def plan(ctx: Context) -> str:
+        """Let the host's model use a tool of this server's own."""
+        look = Tool(name="look.up", description="Look it up.", input_schema={"type": "object"})
+        asked = SamplingMessage(role="user", content=TextContent(text="plan"))
+        options: Any = {"max_tokens": 20, "tools": [look], "tool_choice": ToolChoice(mode="required")}
+        reply = await ctx.sample([asked], **options)
+        blocks = reply.content if isinstance(reply.content, list) else [reply.content]
+        (call,) = [one for one in blocks if isinstance(one, ToolUseContent)]
+        answer = ToolResultContent(tool_use_id=call.id, content=[TextContent(text=f"found {call.input['what']}")])
+        said = SamplingMessage(role="assistant", content=[call])
+        last = await ctx.sample(
+            [asked, said, SamplingMessage(role="user", content=[answer])], max_tokens=20, tools=[look]
+        )
+        return f"{call.name} {reply.stop_reason} {getattr(last.content, 'text', '')}"
 
     @app.tool
     async def poem(ctx: Context) -> str:
@@ -258,3 +275,30 @@ async def test_an_agent_on_a_maker(maker: Maker, kind: str) -> None:
     last = json.dumps(maker.requests[-1]["messages"])
     assert "noon in Rome" in last
     assert "roses are red" in last
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_tools_in_sampling(maker: Maker, kind: str, revision: str) -> None:
+    """A server's own tools go to the model and its calls come back to the server, which answers them itself."""
+    model = made(kind, maker)
+    async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=model) as host:
+        host.add("clock", clock(), revision=revision)
+        maker.lines = [Line(None, (("c1", alias_of("look.up"), {"what": "x"}),)), Line("done")]
+        result = await host.call("clock.plan")
+    assert result.content[0].text == "look.up toolUse done"
+    assert maker.requests[0]["tool_choice"] in ("required", {"type": "any"})
+    assert "found x" in json.dumps(maker.requests[1]["messages"])
+
+
+async def test_a_call_that_cannot_be_read_is_no_answer_to_a_server(maker: Maker) -> None:
+    """It is a failure of the model, rather than a call without arguments, which it was not."""
+    async with Host(policy=Policy("ask", [rule("allow", kind="*")]), model=made("openai", maker)) as host:
+        host.add("clock", clock(), revision="2025-11-25")
+        maker.lines = [Line(None, (("c1", alias_of("look.up"), '{"what": '),))]
+        with pytest.raises(AnswerError, match="cannot be read"):
+            await host.call("clock.plan")
+
+
+def alias_of(name: str) -> str:
+    return Names().told(name)

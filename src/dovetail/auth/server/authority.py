@@ -14,6 +14,7 @@ from dovetail.auth import keys as signing
 from dovetail.auth import proofs
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now, SignIn, Stranger
+from dovetail.auth.guard import checked_scopes
 from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.login import Token
 from dovetail.auth.possession import ALGORITHMS, Possession
@@ -25,11 +26,13 @@ from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, 
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same
-from dovetail.errors import LoginFailed
+from dovetail.auth.settings import words
+from dovetail.errors import LoginFailed, clip
 from dovetail.wire.shape import Struct, field, replace
 
 METADATA: Final = "/.well-known/oauth-authorization-server"
 CODE_FLOW: Final = "authorization_code"
+PROGRAM: Final = "client_credentials"
 
 _PENDING: Final = 600.0  # for a user to decide
 _CLIENT: Final = 90 * 86400.0  # since it was last used
@@ -63,6 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     askers: dict[str, str] = field(
         default_factory=dict
     )  # who may ask about tokens: resource servers, with their secrets
+    warn: Callable[[str], None] | None = None  # tells the operator
 
 
 class Authority:
@@ -79,6 +83,7 @@ class Authority:
         self._known = {one.client_id: one for one in settings.clients}
         self._possession = Possession()
         self._registrations = Throttle(settings.registrations, 3600.0)
+        self._told = Throttle(1, 3600.0)
         self._proving = Proving(settings.issuer, self._at("/token"), store, self._client)
         self._fetches = Throttle(settings.fetches, 60.0)
         self._failures = Throttle(settings.failures, 60.0)  # of one client or user, from one address
@@ -144,7 +149,7 @@ class Authority:
             "jwks_uri": self._at("/jwks"),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": list(clients.GRANTS),
+            "grant_types_supported": [*clients.GRANTS, *([PROGRAM] if any(map(_acts, settings.clients)) else [])],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": list(clients.METHODS),
             "revocation_endpoint_auth_methods_supported": list(clients.METHODS),
@@ -175,7 +180,8 @@ class Authority:
         """spec: client-registration#dynamic-client-registration"""
         now: float = yield Now()
         if self._registrations.full(request.address, now):
-            return _slow(self._registrations.wait)
+            self._tell_full(request.address, now)
+            return _slow(self._registrations.wait, f"this address may register {self._settings.registrations} an hour")
         said = request.json()
         if said is None:
             return failure("invalid_client_metadata", "the body must be a JSON object")
@@ -186,6 +192,18 @@ class Authority:
             return failure(exc.error, str(exc))
         self._store.put("client", client.client_id, pack(client), now + _CLIENT, now)
         return document(clients.told(client, secret, now), 201)
+
+    def _tell_full(self, address: str, now: float) -> None:
+        if not self._told.full(address, now):
+            self._told.count(address, now)
+            self._warn(
+                f"{address or 'somebody'} registered {self._settings.registrations} clients within an hour, which is "
+                "the most: registrations= says how many may be"
+            )
+
+    def _warn(self, words: str) -> None:
+        if self._settings.warn is not None:
+            self._settings.warn(words)
 
     def _client(self, client_id: str | None, address: str, now: float) -> Flow[Client]:
         """The client of this id; BadClient if there is none. Whoever asks for many documents in vain is slowed down."""
@@ -387,6 +405,7 @@ class Authority:
         try:
             place = yield from self._upstream.leave(self._at("/callback"), state, challenge)
         except LoginFailed as exc:
+            self._tell_trouble(exc)
             return _trouble("The login cannot be started", str(exc).capitalize() + ".", status=503)
         self._store.put("trip", mark(state), pack(Trip(asked=asked, verifier=verifier)), now + _PENDING, now)
         # Not a redirect: browsers hold the answer to a form, and all its redirects, to the form's own policy.
@@ -408,9 +427,10 @@ class Authority:
         asked = trip.asked
         try:
             if "error" in fields:
-                raise LoginFailed("the provider did not log the user in")
+                raise _turned_away(fields)
             subject, claims, token = yield from self._upstream.arrive(fields, self._at("/callback"), trip.verifier)
         except LoginFailed as exc:
+            self._tell_trouble(exc)
             said = {"error": "access_denied", "error_description": str(exc), "state": asked.state}
             return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
         family = secrets.token_urlsafe(16)
@@ -426,12 +446,21 @@ class Authority:
         token = unpack(self._vault.open(grant.upstream, family), Token)
         if token is None or token.fresh(now):
             return None if token is None else token.access_token
-        fresh = yield from self._upstream.renew(token)
+        try:
+            fresh = yield from self._upstream.renew(token)
+        except LoginFailed as exc:
+            self._tell_trouble(exc)
+            fresh = None
         if fresh is None:
             return None
         sealed = self._vault.seal(fresh, family)
         self._issuing.keep(replace(grant, upstream=sealed), now + self._issuing.family_time, now)
         return fresh.access_token
+
+    def _tell_trouble(self, exc: LoginFailed) -> None:
+        """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
+        if exc.__cause__ is not None:
+            self._warn(f"{exc}: {exc.__cause__}")
 
     # Tokens
 
@@ -451,6 +480,10 @@ class Authority:
                     return document(self._by_code(client, fields, jkt, now))
                 case "refresh_token":
                     return document(self._by_refresh(client, fields, jkt, now))
+                case "client_credentials" if _acts(client):
+                    return document(self._by_itself(client, fields, jkt, now))
+                case "client_credentials":
+                    raise refused("unauthorized_client", "only a program that is known here gets tokens for itself")
                 case _:
                     return failure("unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANTS)}")
         except Refused:
@@ -502,6 +535,23 @@ class Authority:
         self._use(client, now)
         return self._issuing.tokens(current, now, refreshable=True, scopes=wanted)
 
+    def _by_itself(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
+        """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
+        resource = self._resource(fields)
+        if resource is None:
+            raise refused("invalid_target", "resource must name a server this one issues tokens for")
+        wanted = fields["scope"].split() if "scope" in fields else client.scopes
+        # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
+        grant = Grant(
+            family=secrets.token_urlsafe(16),
+            client_id=client.client_id,
+            subject="",
+            resource=resource,
+            scopes=tuple(one for one in dict.fromkeys(wanted) if one in client.scopes),
+            jkt=jkt,
+        )
+        return self._issuing.tokens(grant, now, refreshable=False)
+
     def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
         if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
             raise refused("invalid_target", "the resource is not the one that was granted")
@@ -535,8 +585,15 @@ class Authority:
         return document({"active": False} if claims is None else claims | {"active": True})
 
 
-def _slow(seconds: int) -> Response:
-    return failure("slow_down", "too many requests", 429).having(("retry-after", str(seconds)))
+def _turned_away(fields: Mapping[str, str]) -> LoginFailed:
+    turned = LoginFailed("the provider did not log the user in")
+    if fields["error"] != "access_denied":
+        turned.__cause__ = LoginFailed(f"{clip(fields['error'], 64)}, {clip(fields.get('error_description', ''), 200)}")
+    return turned
+
+
+def _slow(seconds: int, words: str = "too many requests") -> Response:
+    return failure("slow_down", words, 429).having(("retry-after", str(seconds)))
 
 
 def _trouble(title: str, *words: str, status: int = 400) -> Response:
@@ -546,12 +603,20 @@ def _trouble(title: str, *words: str, status: int = 400) -> Response:
 def known_client(
     client_id: str,
     *,
-    redirect_uris: Sequence[str],
+    redirect_uris: Sequence[str] = (),
     client_name: str = "",
     client_secret: str | None = None,
     keys: Any = None,
+    scopes: str | Sequence[str] = (),
 ) -> Client:
-    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts."""
+    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
+
+    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
+    """
+    if not redirect_uris and client_secret is None and keys is None:
+        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
+    if redirect_uris and scopes:
+        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
     if client_secret is not None and keys is not None:
         raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return Client(
@@ -561,4 +626,11 @@ def known_client(
         method="private_key_jwt" if keys is not None else "none" if client_secret is None else "client_secret_basic",
         secret_mark=None if client_secret is None else mark(client_secret),
         jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
+        grant_types=clients.GRANTS if redirect_uris else (PROGRAM,),
+        scopes=checked_scopes(words(scopes)),
     )
+
+
+def _acts(client: Client) -> bool:
+    """Whether a client gets tokens for itself."""
+    return PROGRAM in client.grant_types

@@ -5,7 +5,7 @@ it has stolen it. OAuth 2.1, section 4.3.1
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dovetail.auth import keys as signing
@@ -27,8 +27,18 @@ _ABOUT_KEY: Final = "signing key"
 class Issuing:
     """The tokens of one issuer."""
 
-    def __init__(self, issuer: str, store: Store, vault: Vault, *, access_time: float, refresh_time: float) -> None:
+    def __init__(
+        self,
+        issuer: str,
+        store: Store,
+        vault: Vault,
+        *,
+        access_time: float,
+        refresh_time: float,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self.issuer = issuer
+        self._warn = warn
         self._store = store
         self._vault = vault
         self.access_time = access_time
@@ -54,7 +64,12 @@ class Issuing:
         stored = self._store.get("key", "signing", now)
         opened = None if stored is None else self._vault.open(stored.decode(), _ABOUT_KEY)
         if stored is not None and opened is None:
-            self._store.take("key", "signing", now)  # sealed with another secret: it signs nothing any more
+            self._store.take("key", "signing", now)
+            if self._warn is not None:
+                self._warn(
+                    "the store was sealed with another secret: there is a new signing key, tokens issued before are "
+                    "refused and clients renew theirs, and the provider's tokens in it cannot be read"
+                )
         return None if opened is None else plain(opened)
 
     def _new_key(self, now: float) -> dict[str, Any]:
@@ -110,7 +125,6 @@ class Issuing:
         key = self.key(now)
         claims = grant.claims | {
             "iss": self.issuer,
-            "sub": grant.subject,
             "aud": grant.resource,
             "client_id": grant.client_id,
             "scope": " ".join(scopes),
@@ -119,6 +133,8 @@ class Issuing:
             "jti": secrets.token_urlsafe(16),
             "sid": grant.family,
         }
+        if grant.subject:
+            claims["sub"] = grant.subject
         if grant.jkt is not None:
             claims["cnf"] = {"jkt": grant.jkt}
         header = {"alg": _ALGORITHM, "typ": "at+jwt", "kid": key.kid}

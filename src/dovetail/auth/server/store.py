@@ -80,6 +80,7 @@ class Client(Struct, frozen=True, kw_only=True):
     secret_mark: str | None = None
     jwks: dict[str, Any] | None = None  # its public keys, or where they are
     jwks_uri: str | None = None
+    scopes: tuple[str, ...] = ()  # of a program that acts for itself
     by_document: bool = False  # its id is the address of the document that describes it
 
 

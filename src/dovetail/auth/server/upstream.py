@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from dovetail.auth.documents import secure, server_document
-from dovetail.auth.flow import Flow, Now, get, post_form
+from dovetail.auth.flow import Flow, Now, failure, get, post_form
 from dovetail.auth.login import Token
 from dovetail.auth.tokens import read_token
 from dovetail.errors import LoginFailed
@@ -123,6 +123,9 @@ class Upstream:
     ) -> None:
         if (provider is None) == (issuer is None):
             raise ValueError("an Upstream is a known provider, or any other by its issuer")
+        if issuer is not None and not secure(issuer):
+            raise ValueError(f"issuer must be an https URL, as the provider's metadata says it, not {issuer!r}")
+        _check_rule(allow)
         self._provider = _known(provider, parts) if isinstance(provider, str) else provider
         self._issuer = issuer
         self._client_id = client_id
@@ -141,7 +144,9 @@ class Upstream:
             assert self._issuer is not None
             found = yield from server_document(self._issuer)
             if found is None or not (found.authorization_endpoint and found.token_endpoint and found.userinfo_endpoint):
-                raise LoginFailed("the provider publishes no metadata that can be used")
+                raise LoginFailed("the provider publishes no metadata that can be used") from LoginFailed(
+                    f"nothing usable is found for {self._issuer}, or it cannot be reached"
+                )
             offered = found.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             post = "client_secret_post" in offered
             self._provider = Provider(
@@ -174,7 +179,10 @@ class Upstream:
     def arrive(
         self, fields: Mapping[str, str], callback: str, verifier: str
     ) -> Flow[tuple[str, dict[str, Any], Token]]:
-        """Who came back: subject, what is known of them, and the provider's tokens. LoginFailed if nobody did."""
+        """Who came back: subject, what is known of them, and the provider's tokens. LoginFailed if nobody did.
+
+        Where the provider is at fault, or what it was told of this server, the cause is what it said.
+        """
         provider = yield from self.provider()
         if provider.issuer is not None and fields.get("iss", provider.issuer) != provider.issuer:
             raise LoginFailed("the answer comes from another provider")
@@ -190,22 +198,21 @@ class Upstream:
         said = answer.json() if answer.status == 200 else None
         subject = said.get(provider.subject) if said is not None else None
         if said is None or isinstance(subject, bool) or not isinstance(subject, str | int) or subject == "":
-            raise LoginFailed("the provider does not say who logged in")
+            raise LoginFailed("the provider does not say who logged in") from failure(
+                provider.userinfo_endpoint, answer
+            )
         if self._allow is not None and self._allow(said) is not True:
             raise LoginFailed("this account may not use this server")
         claims = {name: said[name] for name in _CLAIMS if isinstance(said.get(name), str)}
         return f"{provider.name}:{subject}", claims, token
 
     def renew(self, token: Token) -> Flow[Token | None]:
-        """A fresh token of the provider's; None if it gives none."""
+        """A fresh token of the provider's; None if there is none to be had, LoginFailed if it gives none."""
         if token.refresh_token is None:
             return None
         provider = yield from self.provider()
         form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
-        try:
-            fresh = yield from self._token(provider, form)
-        except LoginFailed:
-            return None
+        fresh = yield from self._token(provider, form)
         return fresh if fresh.refresh_token is not None else replace(fresh, refresh_token=token.refresh_token)
 
     def _token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
@@ -216,10 +223,20 @@ class Upstream:
         else:
             form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
         answer = yield from post_form(provider.token_endpoint, form, headers)
-        if answer.status != 200:
-            raise LoginFailed("the provider gave no token")
         now: float = yield Now()
-        return read_token(answer, now)
+        try:
+            if answer.status != 200:
+                raise LoginFailed("no token")
+            return read_token(answer, now)
+        except LoginFailed:  # some answer with 200 whatever they say
+            raise LoginFailed("the provider gave no token") from failure(provider.token_endpoint, answer)
+
+
+def _check_rule(allow: Any) -> None:
+    if not (allow is None or callable(allow)):
+        raise TypeError(
+            'allow must be a function of what the provider says of a user: lambda user: user["login"] == "ada"'
+        )
 
 
 def _known(name: str, parts: Mapping[str, str]) -> Provider:

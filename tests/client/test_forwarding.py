@@ -1,0 +1,161 @@
+"""One server's requests passed on to another: as bytes where both speak alike, refusals in words that may travel."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Server
+from dovetail.client.forwarding import Forwarding
+from dovetail.errors import InternalError, MCPError, ProtocolError, ResourceNotFound
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.lifecycle import ClientCapabilities, ElicitationCapability
+from dovetail.wire.shape import Result
+
+OLD, NEW = "2025-06-18", "2026-07-28"
+ASKABLE = ClientCapabilities(elicitation=ElicitationCapability(form={}))
+
+
+def far() -> Server:
+    app = Server("far")
+
+    @app.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.tool
+    async def steps(context: Context) -> str:
+        await context.progress(1, 2, "half")
+        return "done"
+
+    @app.tool
+    async def ask(context: Context) -> str:
+        return await context.elicit("Name?", str)
+
+    @app.resource("note:{name}")
+    async def note(name: str) -> str:
+        return name
+
+    return app
+
+
+def forwarding(revision: str) -> Forwarding:
+    made = Client(far(), revision=revision).mountable()
+    assert isinstance(made, Forwarding)
+    return made
+
+
+def caller(revision: str = NEW, **options: Any) -> Caller:
+    return Caller(revision=revision, stateless=revision == NEW, **options)
+
+
+def call(name: str, asker: Caller, meta: dict[str, Any] | None = None, **arguments: Any) -> Exchange:
+    return Exchange(
+        id=1, method="tools/call", params={"name": name, "arguments": arguments}, meta=meta or {}, caller=asker
+    )
+
+
+def read(uri: str, asker: Caller) -> Exchange:
+    return Exchange(id=1, method="resources/read", params={"uri": uri}, meta={}, caller=asker)
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+async def test_bytes_go_through_where_both_sides_speak_alike(revision: str) -> None:
+    one = forwarding(revision)
+    said = await one.serve(call("add", caller(revision), a=1, b=2))
+    assert isinstance(said, bytes)
+    assert json.loads(said)["content"][0]["text"] == "3"
+    await one.stop()
+
+
+@pytest.mark.parametrize(("above", "below"), [(OLD, NEW), (NEW, OLD)])
+async def test_a_result_is_translated_where_they_do_not(above: str, below: str) -> None:
+    one = forwarding(below)
+    said: Any = await one.serve(call("add", caller(above), a=1, b=2))
+    assert isinstance(said, Result)
+    assert said.content[0].text == "3"  # pyright: ignore[reportAttributeAccessIssue]
+    await one.stop()
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+async def test_progress_goes_to_whoever_wants_it_under_their_token(revision: str) -> None:
+    one, told = forwarding(revision), list[Any]()
+
+    async def emit(data: bytes) -> None:
+        told.append(json.loads(data)["params"])
+
+    wants, wants_not = (call("steps", caller(revision), meta) for meta in ({"progressToken": "mine"}, {}))
+    wants.emit = wants_not.emit = emit
+    await one.serve(wants_not)
+    assert told == []
+    await one.serve(wants)
+    assert [(note["progressToken"], note["progress"], note["total"]) for note in told] == [("mine", 1, 2)]
+    await one.stop()
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+async def test_a_refusal_travels_as_this_sides_own(revision: str) -> None:
+    one = forwarding(revision)
+    with pytest.raises(ResourceNotFound):
+        await one.serve(read("other:1", caller(revision)))
+    with pytest.raises(ProtocolError) as told:
+        await one.serve(call("nothing", caller(revision)))
+    assert told.value.code == -32602
+    await one.stop()
+
+
+async def test_what_is_only_for_this_side_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    one = Client("tcp://127.0.0.1:9", name="far").mountable()
+    with pytest.raises(InternalError, match="far could not answer") as told:
+        await one.serve(call("add", caller(), a=1, b=2))
+    assert "127.0.0.1" not in str(told.value)
+    assert "127.0.0.1:9" in caplog.text
+    await one.stop()
+
+
+@pytest.mark.parametrize("below", [OLD, NEW])
+async def test_a_question_goes_to_the_caller_it_is_about(below: str) -> None:
+    one = forwarding(below)
+
+    async def served(name: str) -> Any:
+        async def answer(method: str, _: Any) -> Any:
+            await asyncio.sleep(0)
+            return {"action": "accept", "content": {"value": name}}
+
+        asking = call("ask", caller(OLD, capabilities=ASKABLE))
+        asking.ask = answer
+        return await one.serve(asking)
+
+    assert "anna" in repr(await served("anna"))
+    await one.stop()
+
+
+async def test_a_question_that_could_be_of_either_of_two_callers_is_put_to_neither() -> None:
+    one, asked = forwarding(OLD), list[str]()
+
+    def asking(name: str) -> Exchange:
+        async def answer(*_: Any) -> Any:
+            asked.append(name)
+            return {"action": "decline"}
+
+        made = call("ask", caller(OLD, capabilities=ASKABLE))
+        made.ask = answer
+        return made
+
+    first, second = asking("anna"), asking("otto")
+    one._calls += [first, second]  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(MCPError, match="whose request"):
+        await one._asked("elicitation/create", {})  # pyright: ignore[reportPrivateUsage]
+    assert asked == []
+
+
+async def test_lists_and_what_a_template_may_stand_for() -> None:
+    one, any_call = forwarding(NEW), call("add", caller())
+    await one.start()
+    assert set(await one.listed("tool", any_call)) == {"add", "steps", "ask"}
+    assert await one.listed("prompt", any_call) == {}
+    assert await one.holds("tool", "add", any_call)
+    assert not await one.holds("tool", "subtract", any_call)
+    assert await one.holds("resource", "note:1", any_call)
+    await one.stop()

@@ -1,0 +1,53 @@
+"""What may be given as a lifespan."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Server
+
+
+async def seen(app: Server) -> Any:
+    @app.tool
+    async def look(ctx: Context[Any]) -> str:
+        return str(ctx.lifespan)
+
+    async with Client(app) as client:
+        value = await client.call("look")
+    await app.stop()
+    return value
+
+
+async def test_one_with_a_parameter_is_given_the_server() -> None:
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[str]:
+        yield f"life of {server.name}"
+
+    assert await seen(Server("x", lifespan=lifespan)) == "life of x"
+
+
+async def test_one_whose_parameter_has_a_default_keeps_it() -> None:
+    @asynccontextmanager
+    async def lifespan(pool: str = "pool") -> AsyncIterator[str]:
+        yield pool
+
+    assert await seen(Server("x", lifespan=lifespan)) == "pool"
+
+
+async def bare() -> AsyncIterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def greedy(one: Any, two: Any) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(bare, "decorate it"), (3, "not 3"), (greedy, "takes nothing, or the server")]
+)
+def test_what_is_no_lifespan_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Server("x", lifespan=given)
