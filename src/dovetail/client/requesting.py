@@ -186,9 +186,10 @@ class Requesting:
             answers = await self._answers(result)
             if result.questions:
                 begun += now() - asked
-            left = begun + self._sending(row, options, safe=True).total - now()
+            total = self._sending(row, options, safe=True).total
+            left = begun + total - now()
             if left <= 0:
-                late = RequestTimeout(f"the total limit passed in {result.rounds} rounds of questions")
+                late = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
                 raise self.located(late, row.name, params)
             result = await once(row, result.answered(answers), replace(options, total=left), result.rounds)
         return result
