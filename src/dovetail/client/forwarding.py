@@ -21,6 +21,7 @@ from dovetail.errors import (
     MCPError,
     MethodNotFound,
     NotFound,
+    NotOffered,
     PeerError,
     ProtocolError,
     RateLimited,
