@@ -1,6 +1,7 @@
 """The client against servers that are told what to say: lists, headers, schemas, rounds, caches, opening, closing."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from client.world import MODERN, NEWEST_HANDSHAKE, TESTS, command, everything, reached, target
@@ -32,6 +34,7 @@ from dovetail import (
     ToolError,
 )
 from dovetail.client import remembering
+from dovetail.transports.guardian import guardian
 from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
 from transports.scene import settled, until
 
@@ -722,4 +725,10 @@ def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None
     loop = asyncio.new_event_loop()
     loop.run_until_complete(first())
     loop.close()
+    lost = [child for child in psutil.Process().children() if "world.py" in " ".join(child.cmdline())]
     asyncio.run(second())
+    for child in lost:  # nobody is left to stop it before this program ends
+        guardian.remove(child.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+            child.wait()
