@@ -19,7 +19,8 @@ async def echo(text: str) -> str:
 async def main(job: driving.Job) -> None:
     """Connect and call."""
     target: Any = {"memory": app, "http": job.target[0] if job.target else ""}.get(job.transport, job.target)
-    async with Client(target, era="handshake" if job.legacy else "stateless", inherit_env="all") as client:
+    process: Any = {"inherit_env": "all"} if isinstance(target, list) else {}
+    async with Client(target, era="handshake" if job.legacy else "stateless", **process) as client:
 
         async def call(text: str) -> str:
             return (await client.call_tool("echo", {"text": text})).content[0].text  # type: ignore[union-attr]
