@@ -698,6 +698,8 @@ async def test_a_closing_that_is_cancelled_before_it_began_closes_nothing_by_hal
         assert await one.call("go") == "ok"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a closed loop leaves behind
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None:
     env = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     handled = list[object]()
@@ -732,3 +734,5 @@ def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
             child.wait()
+    del one, listener, loop
+    gc.collect()
