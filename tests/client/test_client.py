@@ -734,5 +734,5 @@ def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
             child.wait()
-    del one, listener, loop
+    del loop
     gc.collect()
