@@ -12,6 +12,7 @@ from typing import Any, Final
 from dovetail.errors import clip
 from dovetail.protocol.mounting import Kind
 from dovetail.server.options import TAGS, expect
+from dovetail.server.templates import stands_for
 from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
@@ -40,6 +41,7 @@ class Names:
         self._before |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
         self._transforms = checked(transforms)
         self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
+        self._hidden = [inner for inner, change in transforms.items() if change.hide and "{" in inner]
         self._tags = frozenset(tags)
 
     def of(self, inner: str) -> Transform:
@@ -87,6 +89,15 @@ class Names:
         if change.hide or (change.name is not None and change.name != bare):
             return None
         return inner
+
+    def hides(self, uri: str) -> bool:
+        """Whether a resource of that URI is kept from being offered."""
+        before = self._before.get("resource", "")
+        return uri.startswith(before) and self.of(uri[len(before) :]).hide
+
+    def covers(self, uri: str) -> bool:
+        """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
+        return any(stands_for(template, uri) for template in self._hidden)
 
     @property
     def certain(self) -> bool:

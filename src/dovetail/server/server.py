@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ from weakref import WeakSet
 from dovetail.errors import (
     Busy,
     InsufficientScope,
+    InternalError,
     InvalidParams,
     MethodNotFound,
     PeerError,
@@ -264,11 +266,25 @@ class Server(Offers):
         """What is registered here, by name or URI, whoever asks and enabled or not."""
         return {name: one.declaration for name, one in self._all[kind].items()}
 
-    def has(self, kind: "Kind", name: str) -> bool:
-        """Whether something is registered here under a name, or a URI leads to it."""
-        if kind != "resource":
-            return name in self._registered(kind)
-        return name in self._resources or any(one.template.match(name) for one in self._templates_by_precision)
+    def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
+        """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
+        rules = self._rules
+        if name in self._registered(kind) and (rules is None or rules.shows(kind, name, principal)):
+            return True
+        return kind == "resource" and any(
+            one.template.match(name) is not None and (rules is None or rules.shows(*_key(one), principal))
+            for one in self._templates_by_precision
+        )
+
+    def challenge(self, kind: "Kind", name: str, principal: Principal | None) -> None:
+        """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
+        if self._rules is None:
+            return
+        if kind == "resource":
+            with contextlib.suppress(ResourceNotFound):
+                self._resource_at(name, principal)
+        elif name in self._registered(kind):
+            self._rules.check(kind, name, principal)
 
     def _registered(self, kind: "Kind") -> Mapping[str, Any]:
         return self._templates if kind == "resource template" else self._registry(kind)
@@ -293,10 +309,17 @@ class Server(Offers):
         """Enter the lifespan, if there is one; serving does it by itself."""
         if self.mounts is not None:
             await self.mounts.start()
-        if self._lifespan is not None and self._life is None:
-            self._life = Life(self._lifespan)
-        if self._life is not None:
-            await self._life.entered()
+        if self._lifespan is not None:
+            await self._enter(self._lifespan)
+
+    async def _enter(self, lifespan: Lifespan) -> None:
+        life = self._life = self._life or Life(lifespan)
+        try:
+            await life.entered()
+        except InternalError:
+            if self._life is life:
+                self._life = None  # what was missing may be there next time
+            raise
 
     async def stop(self) -> None:
         """End the subscriptions, give running calls a while, stop the rest, leave the lifespan."""
@@ -330,7 +353,7 @@ class Server(Offers):
         if self.closing:
             raise Busy("The server is shutting down")
         if self._lifespan is not None:
-            await self.start()
+            await self._enter(self._lifespan)  # what is mounted is started when it is used
         if exchange.method == "subscriptions/listen":
             return await self._handle_listen(exchange, work)
         running = self._running
@@ -497,15 +520,19 @@ class Server(Offers):
         raise ResourceNotFound(uri)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
-        if self.mounts is not None:
+        """Whether this caller may hear of a resource, which a session then does."""
+        audible = self.audible(uri, principal)
+        if audible and self.mounts is not None:
             self.mounts.wanted(uri)
-        if self._rules is None:
-            return True
+        return audible
+
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
         try:
-            self._resource_at(uri, principal)
+            if self._rules is not None or self.mounts is not None:
+                self._resource_at(uri, principal)
         except ResourceNotFound:
-            return self.mounts is not None and self.mounts.readable(uri, principal)
+            return self._rules is None if self.mounts is None else self.mounts.audible(uri, principal)
         except InsufficientScope:
             return False
         return True
@@ -627,9 +654,9 @@ class Server(Offers):
 
     def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
         uris = filter.resource_subscriptions
-        if self._rules is None or not uris:
+        if not uris or (self._rules is None and self.mounts is None):
             return filter
-        return replace(filter, resource_subscriptions=[uri for uri in uris if self.readable(uri, principal)])
+        return replace(filter, resource_subscriptions=[uri for uri in uris if self.audible(uri, principal)])
 
     # Containment
 
