@@ -260,3 +260,32 @@ async def test_a_server_that_was_taken_off_is_stopped_with_the_other() -> None:
     unmount()
     await app.stop()
     assert steps == ["in", "out"]
+
+
+# Shown, but locked
+
+
+class Showing:
+    """As much of a guard as a server looks at."""
+
+    show_locked = True
+
+
+class Shown(Server):
+    """A server that lists what takes more scopes."""
+
+    def checked_auth(self, auth: Any) -> Any:
+        return None
+
+
+async def test_what_is_listed_without_its_scopes_is_refused_without_them() -> None:
+    app = Shown("outer", auth=Showing())
+    app.mount(having("x", name="A"), "a", scopes=["admin"])
+    app.mount(having("x", name="B", tags=["risky"]), "b")
+    app.mount(Client(having("x", name="C")), "c", scopes=["admin"])
+    app.restrict(tags=["risky"], scopes=["admin"])
+    assert [*await listed(app)] == ["a_x", "b_x", "c_x"]
+    for name in ("a_x", "b_x", "c_x"):
+        with pytest.raises(InsufficientScope):
+            await said(app, name)
+    await app.stop()

@@ -21,7 +21,7 @@ from dovetail.errors import (
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
+from dovetail.protocol.mounting import KINDS, MISSING, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
 from dovetail.server.naming import Names, relinked, tags_of
@@ -73,6 +73,7 @@ class Place(Protocol):
     def declared(self, kind: Kind) -> dict[str, Any]: ...
     def has(self, kind: Kind, name: str, principal: Principal | None) -> bool: ...
     def challenge(self, kind: Kind, name: str, principal: Principal | None) -> None: ...
+    async def check(self, kind: Kind, name: str, exchange: Exchange) -> None: ...
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result: ...
     async def work_on(self, exchange: Exchange) -> Result | bytes: ...
     def heard(self, method: str, uri: str | None) -> None: ...
@@ -303,15 +304,31 @@ class Mounts:
         """
         able = [pair for pair in self._able(kind, name) if self._lists(pair[0].access, name, exchange.caller.principal)]
         if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
-            return able[0]
+            return await self._admitted(*able[0], kind, exchange)
         for mount, inner in able:
             if await self._has(mount, kind, inner, exchange):
-                return mount, inner
+                return await self._admitted(mount, inner, kind, exchange)
         for mount, inner in able if kind == "resource" else ():
             if self._may_have(mount, inner) and await mount.target.holds(kind, inner, exchange):
-                return mount, inner  # what its templates stand for, only that server knows
+                # What its templates stand for, only that server knows.
+                return await self._admitted(mount, inner, kind, exchange)
         await self.challenge(kind, name, exchange)
         return None
+
+    async def _admitted(self, mount: Mount, inner: str, kind: Kind, exchange: Exchange) -> tuple[Mount, str]:
+        """What was found; InsufficientScope if it is listed to callers who lack its scopes, and this is one."""
+        _admits(mount.access, inner, exchange)
+        for one in await self._offered(mount, kind, inner, exchange) if self._restricts else ():
+            _admits(self._tagged(one), inner, exchange)
+        return mount, inner
+
+    async def check(self, kind: Kind, name: str, exchange: Exchange) -> None:
+        """Refuse what is not there for this caller."""
+        found = await self._find(kind, name, exchange)
+        if found is None:
+            raise MISSING[kind](name)
+        if isinstance(found[0].target, Local):
+            await found[0].target.server.check(kind, found[1], exchange)
 
     def _able(self, kind: Kind, name: str) -> list[tuple[Mount, str]]:
         """The mounts that can have it, by their names alone."""

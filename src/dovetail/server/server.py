@@ -31,6 +31,7 @@ from dovetail.protocol.around import Call, Middleware, around, checked
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.mounting import MISSING
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
@@ -73,6 +74,11 @@ if TYPE_CHECKING:
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
+_ASKED: Final[dict[str, tuple["Kind", str]]] = {
+    "tools/call": ("tool", "name"),
+    "resources/read": ("resource", "uri"),
+    "prompts/get": ("prompt", "name"),
+}
 _KINDS: Final = {
     "tools": "tool",
     "resources": "resource",
@@ -296,7 +302,27 @@ class Server(Offers):
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""
-        return await self._chains[exchange.method](exchange)
+        if not self._middleware:
+            return await self._chains[exchange.method](exchange)
+        before, exchange.check = exchange.check, self._check
+        try:
+            return await self._chains[exchange.method](exchange)
+        finally:
+            exchange.check = before
+
+    async def _check(self, exchange: Exchange) -> None:
+        kind, field = _ASKED[exchange.method]
+        await self.check(kind, exchange.params[field], exchange)
+
+    async def check(self, kind: "Kind", name: str, exchange: Exchange) -> None:
+        """Refuse what is not there for this caller, as its work would, without doing it."""
+        principal = exchange.caller.principal
+        if self.mounts is not None and not self.has(kind, name, principal):
+            await self.mounts.check(kind, name, exchange)
+            return
+        self.challenge(kind, name, principal)
+        if not self.has(kind, name, principal):
+            raise MISSING[kind](name)
 
     def capabilities(self) -> ServerCapabilities:
         """What is offered now."""
@@ -369,6 +395,8 @@ class Server(Offers):
         if loop is not self._swept:
             self._watch(loop)
         running.add(exchange)
+        if self._middleware:
+            exchange.check = self._check
         try:
             return await work(exchange)
         except ProtocolError:
