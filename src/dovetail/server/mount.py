@@ -24,7 +24,7 @@ from dovetail.protocol.limits import Limits
 from dovetail.protocol.mounting import KINDS, MISSING, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
-from dovetail.server.naming import Names, relinked, tags_of
+from dovetail.server.naming import Names, opened, relinked, tags_of
 from dovetail.server.templates import stands_for
 from dovetail.server.tool import error_result
 from dovetail.wire.completion import CompleteParams, PromptReference
@@ -59,6 +59,8 @@ class Place(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def watched(self) -> bool: ...
     @property
     def limits(self) -> Limits: ...
     @property
@@ -485,7 +487,8 @@ class Mounts:
         exchange.params = before | changes
         mount.busy += 1
         try:
-            return relinked(await mount.target.serve(exchange), exchange.method, mount.names)
+            result = relinked(await mount.target.serve(exchange), exchange.method, mount.names)
+            return opened(result, exchange.method) if isinstance(result, bytes) and self._server.watched else result
         finally:
             exchange.params = before
             mount.busy -= 1

@@ -16,6 +16,7 @@ from dovetail.server.templates import stands_for
 from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
+from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, Prompt
 from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
@@ -24,6 +25,8 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 log = logging.getLogger("dovetail")
 
+_SEEN: Final = ("tools/call", "prompts/get", "resources/read")
+ASKS: Final = b'"input_required"'
 _PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
@@ -152,7 +155,7 @@ def relinked(result: Result | bytes, method: str, names: Names) -> Result | byte
         return result
     if isinstance(result, bytes):
         row = METHODS[method]
-        if b'"uri"' not in result or row.result is None or b'"input_required"' in result:
+        if b'"uri"' not in result or row.result is None or ASKS in result:
             return result
         result = body(result, row.result, f"the result of {method}")
     match result:
@@ -167,6 +170,17 @@ def relinked(result: Result | bytes, method: str, names: Names) -> Result | byte
             )
         case _:
             return result
+
+
+def opened(result: bytes, method: str) -> Result | bytes:
+    """What another server answered, as a value, for whoever looks at results here."""
+    row = METHODS[method]
+    if method not in _SEEN or row.result is None:
+        return result
+    what = f"the result of {method}"
+    if ASKS in result and (asked := body(result, InputRequiredResult, what)).result_type == "input_required":
+        return asked
+    return body(result, row.result, what)
 
 
 def _linked(block: Any, names: Names) -> Any:

@@ -27,7 +27,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
-from dovetail.protocol.around import Call, Middleware, around, checked
+from dovetail.protocol.around import Call, Middleware, around, checked, sees
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
@@ -189,6 +189,11 @@ class Server(Offers):
     def tap(self) -> "Tap | None":
         """Who is told of every message."""
         return self._tap
+
+    @property
+    def watched(self) -> bool:
+        """Whether middleware here may look at results."""
+        return any(sees(function) for function in self._middleware)
 
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
