@@ -247,13 +247,10 @@ class _Opening:
         self._held = held
         self._lock = threading.Lock()
         self._entered = False
-        self._left: Any = None  # the exception of the call, if it is over
+        self._left: tuple[Any, ...] | None = None  # the exception of the call, if it is over
 
     def enter(self) -> Any:
         """Run it up to its value."""
-        with self._lock:
-            if self._left is not None:
-                return None
         value = self._held.__enter__()
         with self._lock:
             self._entered = True

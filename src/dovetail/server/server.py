@@ -191,6 +191,12 @@ class Server(Offers):
         return self._tap
 
     @property
+    def keeps_results(self) -> bool:
+        """Whether large results are kept back in this process, here or by something mounted."""
+        inside = self.mounts.local() if self.mounts is not None else ()
+        return self._shelf is not None or any(one.keeps_results for one in inside)
+
+    @property
     def watched(self) -> bool:
         """Whether middleware here may look at results."""
         return any(sees(function) for function in self._middleware)
