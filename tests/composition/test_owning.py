@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Principal, Server, Transform
+from dovetail import Client, Offload, Principal, ResourceLink, Server, TextContent, Transform
 from dovetail.errors import InsufficientScope, NotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
 from dovetail.server import mount as mounting
@@ -289,3 +289,34 @@ async def test_what_is_listed_without_its_scopes_is_refused_without_them() -> No
         with pytest.raises(InsufficientScope):
             await said(app, name)
     await app.stop()
+
+
+# Large results
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_large_results_of_mounted_tools_are_kept_back_too(*, far: bool) -> None:
+    inner = Server("inner")
+
+    @inner.tool
+    async def big() -> str:
+        return "x" * 1000
+
+    @inner.tool
+    async def rows() -> list[int]:
+        return [*range(1000)]
+
+    @inner.tool
+    async def untold() -> Any:
+        return {"rows": [*range(1000)]}
+
+    app = Server("outer", offload=Offload(text=100, preview=20))
+    app.mount(Client(inner) if far else inner, "in")
+    async with Client(app) as client:
+        told, link = (await client.call_tool("in_big", {})).content
+        assert isinstance(told, TextContent)
+        assert isinstance(link, ResourceLink)
+        assert len(told.text) < 200
+        assert await client.read(link.uri) == "x" * 1000
+        assert (await client.call_tool("in_rows", {})).structured_content == [*range(1000)]
+        assert "999" not in str(await client.call_tool("in_untold", {}))

@@ -31,9 +31,9 @@ from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
-from dovetail.wire.shape import Result, replace
+from dovetail.wire.shape import UNSET, Result, replace
 from dovetail.wire.subscriptions import ListenParams
-from dovetail.wire.tools import ListToolsResult
+from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
     from dovetail.server.access import Access, Rules
@@ -82,6 +82,7 @@ class Place(Protocol):
     async def work_on(self, exchange: Exchange) -> Result | bytes: ...
     def heard(self, method: str, uri: str | None) -> None: ...
     def changed(self, *lists: str) -> None: ...
+    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result: ...
     def audible(self, uri: str, principal: Principal | None) -> bool: ...
     def readable(self, uri: str, principal: Principal | None) -> bool: ...
     def needed_scopes(self) -> tuple[str, ...]: ...
@@ -441,7 +442,21 @@ class Mounts:
             told = mount.names.of(inner).inward(arguments or {})
         except MCPError as exc:
             return error_result(str(exc))
-        return await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        result = await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        if isinstance(result, CallToolResult):
+            published = result.structured_content is UNSET or await self._publishes(mount, inner, exchange)
+            return self._server.lighten(result, exchange, published=published)
+        return result
+
+    async def _publishes(self, mount: Mount, tool: str, exchange: Exchange) -> bool:
+        """Whether a tool has promised a schema for its results; if that cannot be known, it may have."""
+        if not self._server.keeps_results:
+            return True
+        try:
+            found = (await mount.target.listed("tool", exchange)).get(tool)
+        except MCPError:
+            return True
+        return found is None or found.output_schema is not None
 
     async def _get(self, exchange: Exchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")

@@ -198,8 +198,8 @@ class Server(Offers):
 
     @property
     def watched(self) -> bool:
-        """Whether middleware here may look at results."""
-        return any(sees(function) for function in self._middleware)
+        """Whether results are looked at here, by middleware or for their size."""
+        return self._shelf is not None or any(sees(function) for function in self._middleware)
 
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
@@ -473,6 +473,12 @@ class Server(Offers):
         assert self._shelf is not None
         tool = self._tools.get(exchange.params["name"])
         published = tool is None or tool.output.schema is not None
+        return self._shelf.lighten(result, exchange.caller.principal, published=published)
+
+    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result:
+        """The result of a mounted tool, of which large parts may be kept back here."""
+        if self._shelf is None:
+            return result
         return self._shelf.lighten(result, exchange.caller.principal, published=published)
 
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
