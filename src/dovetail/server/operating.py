@@ -116,7 +116,7 @@ class Operating:
         if len(reply.body) > self._most:
             raise ToolError(f"The reply has {len(reply.body)} bytes; at most {self._most} are taken. Ask for less.")
         if 300 <= reply.status < 400:
-            raise ToolError(f"The service answered {reply.status}: it points elsewhere, and nothing was done")
+            raise ToolError(f"The service answered {reply.status}: it points elsewhere, and redirects are not followed")
         if reply.status >= 400:
             text = clip(reply.body[:2000].decode("utf-8", "replace"), 600)
             raise ToolError(f"The service answered {reply.status}{': ' + text if text else ''}")
