@@ -51,7 +51,7 @@ def test_both_ways_of_listening_have_the_same_surface() -> None:
     plain, awaited = SyncClient(Server("a")).listen(), Client(Server("a")).listen
     assert plain.honoured is None
     ours = {name for name in dir(plain) if not name.startswith("_")}
-    inner = {"hear", "missed"}  # what the client tells those who listen
+    inner = {"abandon", "hear", "leave", "missed"}  # what the client tells those who listen
 
     async def theirs() -> set[str]:
         return {name for name in dir(awaited()) if not name.startswith("_")} - inner
