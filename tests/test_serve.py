@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dovetail import Limits, Server
+from dovetail import Limits, Offload, Server
 from dovetail.serve import _Signals
 from dovetail.transports.asgi import Endpoint
 from dovetail.transports.duplex import Duplex
@@ -261,6 +261,16 @@ def test_an_http_server_that_cannot_start_says_so_and_ends(workers: int) -> None
         assert child.ends() not in (0, -signal.SIGKILL)
         child.hears("no database")
         assert len([one for one in child.heard if "no database" in one]) <= 2 * workers
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_several_workers_do_not_keep_results_back(mounted: bool) -> None:
+    app = keeping = Server("keeping", offload=Offload())
+    if mounted:
+        app = Server("outer")
+        app.mount(keeping)
+    with pytest.raises(ValueError, match="offload"):
+        app.run("http", port=0, workers=2, sessions=False)
 
 
 def test_several_workers_share_a_port_and_one_that_dies_is_replaced() -> None:

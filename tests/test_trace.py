@@ -1,5 +1,6 @@
 """A trace holds every message with its time and direction, whoever wrote it, and no secret."""
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from dovetail import Client, Context, Server, testing
 from dovetail.protocol.recording import Frame, Heading, read_lines
+from dovetail.transports.tracing import Trace
 
 PROGRAM = """
 from dovetail import Server
@@ -107,3 +109,38 @@ async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.Mo
     async with Client(server()) as client:
         await client.call("login", password="x")
     assert os.listdir(tmp_path) == []
+
+
+# Places that cannot be written
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "trace.jsonl"
+    with pytest.raises(OSError, match="no trace can be written to"):
+        server(trace=file).asgi()
+    with pytest.raises(OSError, match="no trace can be written to"):
+        Client(server(), trace=file)
+
+
+async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "place" / "trace.jsonl"
+    file.parent.mkdir()
+    async with Client(server(trace=file)) as client:
+        file.unlink()
+        file.parent.rmdir()
+        for _ in range(2):
+            assert await client.call("login", password="x") == "welcome"
+    assert caplog.text.count("the trace ends here") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_each_worker_has_a_trace_of_its_own(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "{pid}.jsonl", "x")
+    assert [*tmp_path.iterdir()] == []
+    process = multiprocessing.get_context("fork").Process(target=trace.tap, args=("server", b"{}"))
+    process.start()
+    process.join(20)
+    trace.tap("server", b"{}")
+    assert {one.name for one in tmp_path.iterdir()} == {f"{process.pid}.jsonl", f"{os.getpid()}.jsonl"}

@@ -307,6 +307,11 @@ def run_http(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
             "without sessions, or workers=1"
         )
+    if workers > 1 and server.keeps_results:
+        raise ValueError(
+            "several workers cannot share what offload= keeps back: whoever follows a link may reach another worker; "
+            "pass workers=1, or no offload"
+        )
     _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from dovetail import Busy, Client, PeerError, Server, ToolError
+from dovetail import Busy, Client, Context, PeerError, Server, ToolError
+from dovetail.errors import InsufficientScope, InternalError, ProtocolError
 from dovetail.middleware import Caching, LogRequests, MaskErrors, RateLimit, ResponseLimit, Retry, Timing
+from dovetail.protocol.around import unseeing
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.revisions import NEWEST
 
 
 class Clock:
@@ -141,7 +144,70 @@ async def test_a_client_waits_for_its_turn() -> None:
         assert [await client.call("count") for _ in range(3)] == ["1", "2", "3"]
 
 
+def test_a_burst_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="burst"):
+        RateLimit(5, burst=0)
+
+
+# What another server answered
+
+
+async def test_results_of_a_server_elsewhere_are_seen() -> None:
+    far = Server("far")
+
+    @far.tool
+    async def fail() -> str:
+        raise ToolError("password is hunter2")
+
+    @far.tool
+    async def big() -> str:
+        return "x" * 10_000
+
+    @far.tool
+    async def which(ctx: Context) -> str:
+        return await ctx.elicit("Which?", str)
+
+    @far.resource("big:all")
+    def everything() -> str:
+        return "x" * 10_000
+
+    timing = Timing()
+    app = Server("near", middleware=[MaskErrors(), timing, ResponseLimit(1000)])
+    app.mount(Client(far))
+    async with Client(app, elicit=lambda _: {"value": "this"}) as client:
+        result = await client.call_tool("fail", {})
+        assert result.is_error
+        assert "hunter2" not in str(result.content)
+        assert timing["tools/call", "fail"].failures == 1
+        assert len(str((await client.call_tool("big", {})).content)) < 1200
+        with pytest.raises(PeerError):
+            await client.read("big:all")
+        assert await client.call("which") == "this"
+
+
+async def test_middleware_that_does_not_look_leaves_them_as_they_came() -> None:
+    @unseeing
+    async def passing(exchange: Exchange, proceed: Any) -> Any:
+        found.append(await proceed(exchange))
+        return found[-1]
+
+    found: list[Any] = []
+    far = Server("far")
+    far.add_tool(lambda: "x", name="x")
+    app = Server("near", middleware=[passing])
+    app.mount(Client(far))
+    async with Client(app) as client:
+        await client.call("x")
+    assert isinstance(found[-1], bytes)
+
+
 # Retry
+
+
+async def test_a_name_that_is_none_is_refused_as_ever() -> None:
+    async with Client(server(Retry(["flaky"]))) as client:
+        with pytest.raises(PeerError, match="name must be a string"):
+            await client.request("tools/call", {"name": {}})
 
 
 async def test_what_failed_for_a_passing_reason_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -217,6 +283,27 @@ async def test_failures_and_other_tools_are_not_kept() -> None:
 
 
 # Masking
+
+
+async def test_what_the_protocol_says_is_not_masked() -> None:
+    app = server(MaskErrors())
+
+    @app.tool(scopes=["admin"])
+    async def locked() -> str:
+        return ""
+
+    one = Exchange(1, "tools/call", {"name": "locked"}, {}, Caller(NEWEST, stateless=True))
+    with pytest.raises(InsufficientScope):
+        await app.handle(one)
+
+
+async def test_an_error_of_another_server_is_masked() -> None:
+    async def proceed(_: Exchange) -> Any:
+        raise ProtocolError("hunter2")
+
+    with pytest.raises(InternalError) as caught:
+        await MaskErrors()(exchange("ada"), proceed)
+    assert "hunter2" not in caught.value.message
 
 
 async def test_failures_say_nothing_but_a_reference(caplog: pytest.LogCaptureFixture) -> None:

@@ -361,3 +361,31 @@ async def test_what_stands_in_is_forgotten_whatever_happens() -> None:
 def test_only_a_function_stands_in_for_a_function(dependency: Any, by: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words), override(dependency, by):
         pass
+
+
+async def test_a_plain_generator_that_opens_when_the_call_is_over_is_closed(log: list[str]) -> None:
+    app = Server("x")
+    began, go, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def open_db() -> Iterator[str]:
+        began.set()
+        go.wait(20)
+        try:
+            yield "db"
+        finally:
+            log.append("closed")
+            closed.set()
+
+    @app.tool
+    async def use(db: Annotated[str, Depends(open_db)]) -> str:
+        return db
+
+    call = asyncio.ensure_future(Client(app).call("use"))
+    assert await asyncio.to_thread(began.wait, 20)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert log == []
+    go.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+    assert log == ["closed"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server
+from dovetail.errors import InternalError
 
 
 async def seen(app: Server) -> Any:
@@ -51,3 +52,20 @@ async def greedy(one: Any, two: Any) -> AsyncIterator[None]:
 def test_what_is_no_lifespan_is_refused(given: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Server("x", lifespan=given)
+
+
+async def test_one_that_failed_is_tried_again() -> None:
+    tries: list[int] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("not up yet")
+        yield "up"
+
+    app = Server("x", lifespan=lifespan)
+    with pytest.raises(InternalError):
+        await app.start()
+    assert await seen(app) == "up"
+    assert len(tries) == 2

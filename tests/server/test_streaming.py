@@ -9,6 +9,9 @@ from typing import Annotated, Any
 import pytest
 
 from dovetail import Context, Depends, Image, Progress, Server, ToolError
+from dovetail.protocol.limits import Limits
+from dovetail.server.streaming import _stepped  # pyright: ignore[reportPrivateUsage]
+from dovetail.server.threads import Threads
 from server.calling import Client, failed
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -138,3 +141,45 @@ async def test_prompts_and_resources_may_yield_too() -> None:
     assert [one["content"]["text"] for one in got["messages"]] == ["a", "b"]
     read = await client.request("resources/read", {"uri": "x://r"})
     assert [one["text"] for one in read["contents"]] == ["c", "d"]
+
+
+async def test_a_plain_generator_left_during_a_step_is_closed_by_its_thread() -> None:
+    app = Server("x")
+    began, go, closed = threading.Event(), threading.Event(), threading.Event()
+    closers: list[threading.Thread] = []
+
+    @app.tool
+    def steps() -> Iterator[str]:
+        try:
+            yield "a"
+            began.set()
+            go.wait(20)
+            yield "b"
+        finally:
+            closers.append(threading.current_thread())
+            closed.set()
+
+    call = asyncio.ensure_future(Client(app).call("steps"))
+    assert await asyncio.to_thread(began.wait, 20)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not closed.is_set()
+    go.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+    assert closers[0] is not threading.main_thread()
+
+
+async def test_a_plain_generator_left_between_steps_is_closed_in_a_thread() -> None:
+    threads, closers = Threads(Limits()), list[threading.Thread]()
+
+    def steps() -> Generator[str]:
+        try:
+            yield "a"
+        finally:
+            closers.append(threading.current_thread())
+
+    stream = _stepped(steps(), threads, None)
+    assert await anext(stream) == "a"
+    await stream.aclose()
+    assert closers[0] is not threading.main_thread()

@@ -73,6 +73,44 @@ async def test_a_stdio_client_stays_connected(tmp_path: Path, revision: str) -> 
         assert "late" in {tool.name for tool in await client.list_tools()}
 
 
+SETTINGS = """
+from dovetail import Context
+
+@app.resource("note://a")
+def note() -> str:
+    return "a"
+
+@app.tool
+async def touch(ctx: Context) -> str:
+    app.updated("note://a")
+    await ctx.debug("touched")
+    return "{version}"
+"""
+
+
+async def test_subscriptions_and_the_level_of_a_session_stay(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    write(file, "one", more=SETTINGS)
+    logged: list[str] = []
+    async with (
+        Client(
+            [sys.executable, str(file)],
+            revision="2025-11-25",
+            log_level="debug",
+            on_log=lambda one: logged.append(str(one.data)),
+        ) as client,
+        client.listen(tools=False, resources=False, prompts=False, uris=["note://a"]) as changes,
+    ):
+        feed = aiter(changes)
+        write(file, "two", more=SETTINGS)
+        await until_it_says(client, "two")
+        logged.clear()
+        await client.call("touch")
+        change = await asyncio.wait_for(anext(feed), PATIENCE)
+        assert change.uri == "note://a"
+    assert logged == ["touched"]
+
+
 async def test_a_mistake_is_told_and_repaired(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     write(file, "one")

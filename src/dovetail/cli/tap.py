@@ -37,7 +37,10 @@ def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
     if words:
         raise click.UsageError(f"{words[0]!r} is too much")
     url = url_of(target)
-    trace = Trace(output, url or (line.words or line.command)[0])
+    try:
+        trace = Trace(output, url or (line.words or line.command)[0])
+    except OSError as exc:
+        raise click.UsageError(exc.strerror or str(exc)) from None
     if url is not None:
         return _before_url(url, line, trace.tap, port)
     return _before_command(target, line, trace.tap)

@@ -35,6 +35,7 @@ from dovetail.host.paths import Paths
 from dovetail.host.policy import Policy, Question
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import CALL, DESCRIBE, SEARCH, TOOLS, inner_call, looked_up
+from dovetail.protocol.around import unseeing
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mounting import Hear, Kind
 from dovetail.protocol.state import Sealer
@@ -357,6 +358,7 @@ class Gateway:
     def _known(member: Member) -> Callable[[Kind], Mapping[str, Any]]:
         return lambda kind: member.known.get(kind, {})
 
+    @unseeing
     async def _around(self, exchange: Exchange, proceed: Any) -> Any:
         if exchange.method == "tools/list" and self._mode == "search":
             items = {tool.name: Listed(tool) for tool in TOOLS}

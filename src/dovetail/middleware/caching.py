@@ -5,26 +5,37 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dovetail.middleware.seeing import failed, whose
+from dovetail.middleware.seeing import failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.codec import canonical
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.shape import Struct
 from dovetail.wire.tools import CallToolResult
 
 Key = tuple[str, str, bytes]
 
+
+class _Kept(Struct):
+    until: float
+    result: Any
+    wraps: bool
+
+
 _OF: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
 _COMPLETE: Final = (CallToolResult, ReadResourceResult, GetPromptResult)
+_OF_THE_TOKEN: Final = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})  # not of whoever it was given to
 
 
 class Caching:
     """Keeps the results of these tools, prompts (by name) and resources (by URI) for so many seconds.
 
-    Each caller has results of its own, unless `shared=True` says that all get the same, whoever they are. Failures and
-    questions are not kept. At most `entries` are; the longest unused give way.
+    Each caller has results of its own, with each set of scopes and claims, unless `shared=True` says that all get the
+    same, whoever they are: without it nothing is kept over HTTP for callers who prove nothing, for they cannot be told
+    apart. On a server, what a caller may not use is refused, kept or not. Failures and questions are not kept. At most
+    `entries` are; the longest unused give way.
     """
 
     def __init__(
@@ -43,28 +54,31 @@ class Caching:
         self._shared = shared
         self._entries = entries
         self._clock = clock
-        self._kept: OrderedDict[Key, tuple[float, Any]] = OrderedDict()
+        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
 
     async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
         name = exchange.params.get(_OF.get(exchange.method, ""))
         if type(name) is not str or name not in self._names or "requestState" in exchange.params:
             return await proceed(exchange)
-        key = self._key(exchange)
+        who = "" if self._shared else _whose(exchange)
+        if who is None:
+            return await proceed(exchange)
+        asked = {name: value for name, value in exchange.params.items() if name != "_meta"}
+        key = exchange.method, who, canonical(asked)
         kept = self._kept.get(key)
-        if kept is not None and self._clock() < kept[0]:
+        if kept is not None and self._clock() < kept.until:
+            if exchange.check is not None:
+                await exchange.check(exchange)
             self._kept.move_to_end(key)
-            return kept[1]
+            exchange.wraps = kept.wraps
+            return kept.result
         result = await proceed(exchange)
         if isinstance(result, _COMPLETE) and not isinstance(result, InputRequiredResult) and not failed(result):
-            self._keep(key, result)
+            self._keep(key, _Kept(self._clock() + self._seconds, result, exchange.wraps))
         return result
 
-    def _key(self, exchange: Exchange) -> Key:
-        asked = {name: value for name, value in exchange.params.items() if name != "_meta"}
-        return exchange.method, "" if self._shared else whose(exchange), canonical(asked)
-
-    def _keep(self, key: Key, result: Any) -> None:
-        self._kept[key] = (self._clock() + self._seconds, result)
+    def _keep(self, key: Key, kept: _Kept) -> None:
+        self._kept[key] = kept
         self._kept.move_to_end(key)
         while len(self._kept) > self._entries:
             self._kept.popitem(last=False)
@@ -72,3 +86,14 @@ class Caching:
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
+
+
+def _whose(exchange: Exchange) -> str | None:
+    """Whose results they are; None where a function may tell callers apart by headers that say nothing here."""
+    principal = exchange.caller.principal
+    if principal is None:
+        return "" if exchange.headers is None else None
+    scopes = sorted(getattr(principal, "scopes", ()))
+    claims: dict[str, Any] = getattr(principal, "claims", {})
+    lasting = sorted((name, repr(value)) for name, value in claims.items() if name not in _OF_THE_TOKEN)
+    return repr((str(principal), scopes, lasting))

@@ -44,6 +44,8 @@ class RateLimit:
             raise TypeError(f"methods are several: write methods=[{methods!r}]")
         if requests <= 0 or per <= 0:
             raise ValueError("a rate limit needs a positive number of requests and of seconds")
+        if burst is not None and burst < 1:
+            raise ValueError("a burst below 1 would let nobody make a request")
         self._rate = requests / per
         self._burst = float(burst if burst is not None else max(1, int(requests)))
         self._by = by

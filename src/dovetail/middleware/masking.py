@@ -4,7 +4,7 @@ import logging
 import secrets
 from typing import Any
 
-from dovetail.errors import Busy, Declined, Dismissed, InternalError, InvalidParams, MethodNotFound, ProtocolError, clip
+from dovetail.errors import Declined, Dismissed, InternalError, InvalidParams, MethodNotFound, ProtocolError, clip
 from dovetail.middleware.seeing import about, failed
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
@@ -19,8 +19,8 @@ _OWN_FAULT = "Invalid arguments"  # what a model can repair it must be told
 class MaskErrors:
     """Replaces the text of failures by a fixed sentence and a reference; the log has the text under it.
 
-    Kept: what tells the caller how to ask better (arguments that do not fit, unknown names, being busy), and
-    exceptions of the types in `keep`.
+    Kept: what the protocol tells a caller (arguments that do not fit, unknown names, scopes that are missing, being
+    busy), and exceptions of the types in `keep`.
     """
 
     def __init__(
@@ -35,10 +35,8 @@ class MaskErrors:
     async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
         try:
             result = await proceed(exchange)
-        except (InvalidParams, MethodNotFound, Busy):
-            raise
         except ProtocolError as exc:
-            if isinstance(exc, self._keep):
+            if _is_of_the_protocol(exc) or isinstance(exc, self._keep):
                 raise
             raise InternalError(self._masked(exchange, exc.message)) from None
         except Exception as exc:
@@ -56,3 +54,13 @@ class MaskErrors:
         reference = secrets.token_hex(4)
         log.warning("%s %s [%s]: %s", exchange.method, about(exchange), reference, clip(text, 1000))
         return f"{self._say} [{reference}]"
+
+
+def _is_of_the_protocol(exc: ProtocolError) -> bool:
+    """Whether it tells a caller what to do: which scopes are missing, what is not there, when to come again.
+
+    Of what another server refused only the code is known.
+    """
+    if type(exc) is ProtocolError:
+        return exc.code in (InvalidParams.code, MethodNotFound.code)
+    return not isinstance(exc, InternalError)

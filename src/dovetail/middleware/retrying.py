@@ -36,7 +36,8 @@ class Retry:
         self._wait = wait
 
     async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
-        if exchange.method == "tools/call" and exchange.params.get("name") not in self._tools:
+        name = exchange.params.get("name")
+        if exchange.method == "tools/call" and (type(name) is not str or name not in self._tools):
             return await proceed(exchange)
         for attempt in range(self._times):
             exchange.fault = None

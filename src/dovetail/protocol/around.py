@@ -5,7 +5,7 @@ Composed when it is registered; where there is none, nothing of this is called.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.methods import METHODS
@@ -13,12 +13,25 @@ from dovetail.wire.methods import METHODS
 Call: TypeAlias = Callable[[Exchange], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Exchange, Call], Awaitable[Any]]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 def around(middleware: Iterable[Middleware], work: Call) -> Call:
     """The work with everything around it; the first stands outermost."""
     for function in reversed([*middleware]):
         work = _link(function, work)
     return work
+
+
+def unseeing(function: F) -> F:
+    """Mark middleware that does not look at results, so that those of other servers may go through as they came."""
+    function.__dict__["unseeing"] = True
+    return function
+
+
+def sees(function: Middleware) -> bool:
+    """Whether middleware may look at results."""
+    return not getattr(function, "unseeing", False)
 
 
 def checked(function: Middleware) -> Middleware:

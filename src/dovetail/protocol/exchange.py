@@ -57,6 +57,7 @@ class Exchange(Struct, eq=False):
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
+    check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
     fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
 
     async def notify(self, method: str, params: Any = None) -> None:

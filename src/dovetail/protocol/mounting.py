@@ -6,6 +6,7 @@ Neither side knows the other: the framework mounts anything of this shape, and a
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.shape import Result
@@ -13,6 +14,14 @@ from dovetail.wire.shape import Result
 Kind: TypeAlias = Literal["tool", "resource", "resource template", "prompt"]
 
 KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "resource template", "prompt")
+
+# What is raised when there is nothing of a name.
+MISSING: Final[Mapping[Kind, Callable[[str], InvalidParams]]] = {
+    "tool": ToolNotFound,
+    "resource": ResourceNotFound,
+    "resource template": ResourceNotFound,
+    "prompt": PromptNotFound,
+}
 
 # Told of a change: the method of its notification, and the URI where it is about one resource.
 Hear: TypeAlias = Callable[[str, str | None], None]

@@ -81,17 +81,21 @@ class Rules:
             return None
         return {name: item for name, item in items.items() if self.lists(rules.get(name), name, principal)}
 
+    def shows(self, kind: str, name: str, principal: Principal | None) -> bool:
+        """Whether it is listed for this caller."""
+        return self.lists(self._rules.get((kind, name)), name, principal)
+
     def lists(self, access: Access | None, name: str, principal: Principal | None) -> bool:
         """Whether something with this rule is listed for this caller."""
         if access is None:
             return True
         held = principal.scopes if principal is not None else frozenset[str]()
-        return (self._show_locked or held.issuperset(access.scopes)) and _visible(access, name, principal)
+        return (self._show_locked or held.issuperset(access.scopes)) and visible_to(access, name, principal)
 
 
 def admitted(access: Access, name: str, principal: Principal | None) -> bool:
     """Whether something with this rule is there for this caller; InsufficientScope if only scopes are missing."""
-    if not _visible(access, name, principal):
+    if not visible_to(access, name, principal):
         return False
     held = principal.scopes if principal is not None else frozenset[str]()
     if not held.issuperset(access.scopes):
@@ -107,7 +111,8 @@ def _both(one: Access | None, other: Access) -> Access:
     return Access(scopes, (lambda principal: all(rule(principal) for rule in rules)) if rules else None)
 
 
-def _visible(access: Access, name: str, principal: Principal | None) -> bool:
+def visible_to(access: Access, name: str, principal: Principal | None) -> bool:
+    """Whether this caller may know of something with this rule, whatever its scopes."""
     if access.visible is None:
         return True
     try:

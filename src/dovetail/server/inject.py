@@ -6,6 +6,7 @@ runs once, generators are cleaned up when the call is over, and the model sees n
 
 import contextlib
 import inspect
+import threading
 import typing
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import AsyncExitStack
@@ -230,13 +231,41 @@ async def _value(
         return value
     if inspect.isgeneratorfunction(plain):
         held = contextlib.contextmanager(function)(**kwargs)
-        value = await threads.run(held.__enter__, (), {}, origin)
-        stack.push_async_exit(_leaving_in_thread(held.__exit__, threads, origin))
-        return value
+        opening = _Opening(held)
+        stack.push_async_exit(_leaving_in_thread(opening.leave, threads, origin))
+        return await threads.run(opening.enter, (), {}, origin)
     if inspect.iscoroutinefunction(plain):
         return await function(**kwargs)
     value = await threads.run(function, (), kwargs, origin)
     return await value if inspect.isawaitable(value) else value
+
+
+class _Opening:
+    """A generator's beginning in a thread, which may go on when the call is over: then its rest follows at once."""
+
+    def __init__(self, held: contextlib.AbstractContextManager[Any]) -> None:
+        self._held = held
+        self._lock = threading.Lock()
+        self._entered = False
+        self._left: tuple[Any, ...] | None = None  # the exception of the call, if it is over
+
+    def enter(self) -> Any:
+        """Run it up to its value."""
+        value = self._held.__enter__()
+        with self._lock:
+            self._entered = True
+            left = self._left
+        if left is not None:
+            self._held.__exit__(*left)
+        return value
+
+    def leave(self, *exc: Any) -> None:
+        """Run the rest of it, now or when it has begun."""
+        with self._lock:
+            self._left = exc
+            entered = self._entered
+        if entered:
+            self._held.__exit__(*exc)
 
 
 # What a generator does about an exception of the call cannot make the call succeed: it has no result then.

@@ -21,19 +21,19 @@ from dovetail.errors import (
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.limits import Limits
-from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
+from dovetail.protocol.mounting import KINDS, MISSING, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
-from dovetail.server.naming import Names, relinked, tags_of
-from dovetail.server.templates import Template
+from dovetail.server.naming import Names, opened, relinked, tags_of
+from dovetail.server.templates import stands_for
 from dovetail.server.tool import error_result
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
 from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult
-from dovetail.wire.shape import Result, replace
+from dovetail.wire.shape import UNSET, Result, replace
 from dovetail.wire.subscriptions import ListenParams
-from dovetail.wire.tools import ListToolsResult
+from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
     from dovetail.server.access import Access, Rules
@@ -60,6 +60,10 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def watched(self) -> bool: ...
+    @property
+    def keeps_results(self) -> bool: ...
+    @property
     def limits(self) -> Limits: ...
     @property
     def changes(self) -> Changes: ...
@@ -71,11 +75,15 @@ class Place(Protocol):
     def capabilities(self) -> ServerCapabilities: ...
     def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]: ...
     def declared(self, kind: Kind) -> dict[str, Any]: ...
-    def has(self, kind: Kind, name: str) -> bool: ...
+    def has(self, kind: Kind, name: str, principal: Principal | None) -> bool: ...
+    def challenge(self, kind: Kind, name: str, principal: Principal | None) -> None: ...
+    async def check(self, kind: Kind, name: str, exchange: Exchange) -> None: ...
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result: ...
     async def work_on(self, exchange: Exchange) -> Result | bytes: ...
     def heard(self, method: str, uri: str | None) -> None: ...
     def changed(self, *lists: str) -> None: ...
+    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result: ...
+    def audible(self, uri: str, principal: Principal | None) -> bool: ...
     def readable(self, uri: str, principal: Principal | None) -> bool: ...
     def needed_scopes(self) -> tuple[str, ...]: ...
 
@@ -100,6 +108,8 @@ class Mount:
         self.stop_following = stop
         self.unchecked = False  # whether nobody could look yet if the transforms fit
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
+        self.busy = 0  # exchanges it is at
+        self.away = 0.0  # until when it is not asked whether it has something: it did not answer
 
 
 class Listed:
@@ -118,8 +128,10 @@ class Mounts:
         self._server = server
         self._own = own
         self._mounts: list[Mount] = []
+        self._removed: list[Mount] = []  # and not stopped yet
         self._kept: dict[str, Callable[[], None] | None] = {}  # what sessions want to hear of, from far away
         self._keeping: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
             **own,
             **dict.fromkeys(_LISTS, self._list),
@@ -140,11 +152,26 @@ class Mounts:
         def unmount() -> None:
             if mount in self._mounts:
                 self._mounts.remove(mount)
+                self._removed.append(mount)
                 mount.stop_following()
+                self._retire(mount)
                 self._server.changed("tools", "resources", "prompts")
 
         self._server.changed("tools", "resources", "prompts")
         return unmount
+
+    def _retire(self, mount: Mount) -> None:
+        """Leave a distant server once nothing is asked of it any more. One of this process may be in use elsewhere."""
+        if mount not in self._removed or not mount.target.distant or mount.busy:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # `stop` does it
+        self._removed.remove(mount)
+        task = loop.create_task(mount.target.stop())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def local(self) -> list[Place]:
         """Those of this process."""
@@ -169,17 +196,26 @@ class Mounts:
     async def start(self) -> None:
         """Start what is mounted; what cannot be reached does not hold up the rest."""
         for mount in tuple(self._mounts):
-            try:
+            if not mount.target.distant:
+                await self._start(mount)
+        await asyncio.gather(*(self._start(mount) for mount in tuple(self._mounts) if mount.target.distant))
+
+    async def _start(self, mount: Mount) -> None:
+        try:
+            async with asyncio.timeout(LIST_TIME if mount.target.distant else None):
                 await mount.target.start()
-            except MCPError as exc:
-                log.warning("%s, mounted on %s, is not there: %s", mount.target.name, self._server.name, exc)
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s, mounted on %s, is not there: %s", mount.target.name, self._server.name, _why(exc))
 
     async def stop(self) -> None:
         """Stop what is mounted."""
         for uri in tuple(self._kept):
             self._drop(uri)
-        for mount in tuple(self._mounts):
+        removed, self._removed = self._removed, []
+        for mount in (*self._mounts, *removed):
             await mount.target.stop()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=LIST_TIME)
 
     def capabilities(self, own: ServerCapabilities) -> ServerCapabilities:
         """What is offered in all."""
@@ -235,8 +271,9 @@ class Mounts:
                 await target.start()
                 mount.known[kind] = mount.names.shown(kind, await target.listed(kind, exchange))
                 await self._check(mount, exchange)
+                mount.away = 0.0
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s could not list what it has: %s", target.name, exc)
+            log.warning("%s could not list what it has: %s", target.name, _why(exc))
         return mount.known.get(kind, {})
 
     async def _check(self, mount: Mount, exchange: Exchange) -> None:
@@ -265,39 +302,97 @@ class Mounts:
         return await self._find(kind, name, exchange) is not None
 
     async def _find(self, kind: Kind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
-        """The mount that has it, and what it is called there. A distant one is asked only if there is a choice."""
-        able: list[tuple[Mount, str]] = []
-        for mount in self._mounts:
-            inner = mount.names.inward(kind, name)
-            if inner is None or not _admits(mount.access, name, exchange):
-                continue
-            if not mount.target.distant and await self._has(mount, kind, inner, exchange):
-                return mount, inner
-            if mount.target.distant:
-                able.append((mount, inner))
-        if len(able) == 1 and able[0][0].names.certain and not self._picks:
-            return able[0]
-        return await self._first(kind, able, exchange)
+        """The mount that lists it for this caller, and what it is called there: the first, as in lists.
 
-    async def _first(self, kind: Kind, able: list[tuple[Mount, str]], exchange: Exchange) -> tuple[Mount, str] | None:
+        One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
+        would to a caller with more scopes.
+        """
+        able = [pair for pair in self._able(kind, name) if self._lists(pair[0].access, name, exchange.caller.principal)]
+        if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
+            return await self._admitted(*able[0], kind, exchange)
         for mount, inner in able:
-            await mount.target.start()
             if await self._has(mount, kind, inner, exchange):
-                return mount, inner
+                return await self._admitted(mount, inner, kind, exchange)
+        for mount, inner in able if kind == "resource" else ():
+            if self._may_have(mount, inner) and await mount.target.holds(kind, inner, exchange):
+                # What its templates stand for, only that server knows.
+                return await self._admitted(mount, inner, kind, exchange)
+        await self.challenge(kind, name, exchange)
         return None
 
+    async def _admitted(self, mount: Mount, inner: str, kind: Kind, exchange: Exchange) -> tuple[Mount, str]:
+        """What was found; InsufficientScope if it is listed to callers who lack its scopes, and this is one."""
+        _admits(mount.access, inner, exchange)
+        for one in await self._offered(mount, kind, inner, exchange) if self._restricts else ():
+            _admits(self._tagged(one), inner, exchange)
+        return mount, inner
+
+    async def check(self, kind: Kind, name: str, exchange: Exchange) -> None:
+        """Refuse what is not there for this caller."""
+        found = await self._find(kind, name, exchange)
+        if found is None:
+            raise MISSING[kind](name)
+        if isinstance(found[0].target, Local):
+            await found[0].target.server.check(kind, found[1], exchange)
+
+    def _able(self, kind: Kind, name: str) -> list[tuple[Mount, str]]:
+        """The mounts that can have it, by their names alone."""
+        found = ((mount, mount.names.inward(kind, name)) for mount in self._mounts)
+        return [(mount, inner) for mount, inner in found if inner is not None]
+
+    def _sure(self, mount: Mount, inner: str, kind: Kind) -> bool:
+        return mount.names.certain and not self._picks and not (kind == "resource" and mount.names.covers(inner))
+
+    def _may_have(self, mount: Mount, inner: str) -> bool:
+        picks = mount.names.picks or self._picks or mount.names.covers(inner)
+        return mount.target.distant and not picks and _now() >= mount.away
+
+    async def challenge(self, kind: Kind, name: str, exchange: Exchange) -> None:
+        """Raise InsufficientScope if something of this name would be here for this caller, with more scopes."""
+        principal = exchange.caller.principal
+        self._server.challenge(kind, name, principal)
+        if self._server.rules is None and not self.local():
+            return
+        for mount, inner in self._able(kind, name):
+            for one in await self._offered(mount, kind, inner, exchange):
+                if _admits(mount.access, name, exchange):
+                    _admits(self._tagged(one), name, exchange)
+            if isinstance(mount.target, Local) and _sees(mount.access, name, principal):
+                await mount.target.challenge(kind, inner, exchange)
+
     async def _has(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> bool:
-        """Whether a mount has it and offers it here."""
-        if not await mount.target.holds(kind, inner, exchange):
-            return False
-        if not mount.names.picks and not self._picks:
-            return True
-        declared = (await mount.target.listed(kind, exchange)).get(inner)
-        if declared is not None or kind != "resource":
-            return self._allows(mount, declared, inner, exchange)
-        templates = await mount.target.listed("resource template", exchange)
-        found = [one for uri, one in templates.items() if Template(uri).match(inner)]
-        return any(self._allows(mount, one, inner, exchange) for one in found)
+        """Whether a mount lists it for this caller, and it is offered here."""
+        if not mount.target.distant:
+            if not await mount.target.holds(kind, inner, exchange):
+                return False
+            if not mount.names.picks and not self._picks and not (kind == "resource" and mount.names.covers(inner)):
+                return True
+        offered = await self._offered(mount, kind, inner, exchange)
+        return any(self._lists(self._tagged(one), inner, exchange.caller.principal) for one in offered)
+
+    async def _offered(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
+        """What a name or URI stands for at a mount, of what is offered here; a distant one is given so long."""
+        if not mount.target.distant:
+            return await self._standing_for(mount, kind, inner, exchange)
+        if _now() >= mount.away:
+            try:
+                async with asyncio.timeout(LIST_TIME):
+                    await mount.target.start()
+                    return await self._standing_for(mount, kind, inner, exchange)
+            except (MCPError, TimeoutError) as exc:
+                mount.away = _now() + LIST_TIME
+                log.warning("%s could not say whether it has %s: %s", mount.target.name, clip(inner), _why(exc))
+        known = mount.known.get(kind, {}).get(mount.names.outward(kind, inner))
+        return [known] if known is not None and self._enabled(known) else []
+
+    async def _standing_for(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
+        target = mount.target
+        declared = (await target.listed(kind, exchange)).get(inner)
+        found = [] if declared is None else [declared]
+        if declared is None and kind == "resource" and not mount.names.covers(inner):
+            templates = await target.listed("resource template", exchange)
+            found = [one for uri, one in templates.items() if stands_for(uri, inner)]
+        return [one for one in found if mount.names.allows(one) and self._enabled(one)]
 
     @property
     def _picks(self) -> bool:
@@ -309,25 +404,33 @@ class Mounts:
         """Whether tags decide here who may use something."""
         return self._server.rules is not None and self._server.rules.by_tag
 
-    def _allows(self, mount: Mount, declared: Any, inner: str, exchange: Exchange) -> bool:
-        offered = mount.names.allows(declared) and self._enabled(declared)
-        return offered and _admits(self._tagged(declared), inner, exchange)
-
-    def readable(self, uri: str, principal: Principal | None) -> bool:
+    def audible(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
-        for mount in self._mounts:
-            inner = mount.names.inward("resource", uri)
-            if inner is None or self._restricts or not self._lists(mount.access, uri, principal):
+        able = self._able("resource", uri)
+        for mount, inner in able:
+            target = mount.target
+            if self._restricts or not self._lists(mount.access, uri, principal):
                 continue
-            if not isinstance(mount.target, Local) or mount.target.server.readable(inner, principal):
+            if mount.names.covers(inner) and not (
+                isinstance(target, Local) and inner in (_declared(target, "resource") or ())
+            ):
+                continue
+            if not isinstance(target, Local) or target.server.audible(inner, principal):
                 return True
-        return False
+        return not able and self._server.rules is None and not self._hides(uri)
+
+    def _hides(self, uri: str) -> bool:
+        """Whether a transform keeps this from being offered."""
+        return any(mount.names.hides(uri) for mount in self._mounts)
 
     # Requests for something by name
 
+    def _has_own(self, kind: Kind, name: str, exchange: Exchange) -> bool:
+        return self._server.has(kind, name, exchange.caller.principal)
+
     async def _call(self, exchange: Exchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
-        if type(name) is not str or self._server.has("tool", name):
+        if type(name) is not str or self._has_own("tool", name, exchange):
             return await self._own["tools/call"](exchange)
         found = await self._find("tool", name, exchange)
         if found is None:
@@ -339,11 +442,25 @@ class Mounts:
             told = mount.names.of(inner).inward(arguments or {})
         except MCPError as exc:
             return error_result(str(exc))
-        return await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        result = await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        if isinstance(result, CallToolResult):
+            published = result.structured_content is UNSET or await self._publishes(mount, inner, exchange)
+            return self._server.lighten(result, exchange, published=published)
+        return result
+
+    async def _publishes(self, mount: Mount, tool: str, exchange: Exchange) -> bool:
+        """Whether a tool has promised a schema for its results; if that cannot be known, it may have."""
+        if not self._server.keeps_results:
+            return True
+        try:
+            found = (await mount.target.listed("tool", exchange)).get(tool)
+        except MCPError:
+            return True
+        return found is None or found.output_schema is not None
 
     async def _get(self, exchange: Exchange) -> Result | bytes:
         name, arguments = exchange.params.get("name"), exchange.params.get("arguments")
-        if type(name) is not str or self._server.has("prompt", name):
+        if type(name) is not str or self._has_own("prompt", name, exchange):
             return await self._own["prompts/get"](exchange)
         found = await self._find("prompt", name, exchange)
         if found is None:
@@ -356,7 +473,7 @@ class Mounts:
 
     async def _read(self, exchange: Exchange) -> Result | bytes:
         uri = exchange.params.get("uri")
-        if type(uri) is not str or len(uri) > self._server.limits.uri or self._server.has("resource", uri):
+        if type(uri) is not str or len(uri) > self._server.limits.uri or self._has_own("resource", uri, exchange):
             return await self._own["resources/read"](exchange)
         found = await self._find("resource", uri, exchange)
         if found is None:
@@ -368,7 +485,7 @@ class Mounts:
         prompts = isinstance(params.ref, PromptReference)
         kind: Kind = "prompt" if prompts else "resource template"
         of = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
-        if self._server.has(kind, of):
+        if self._has_own(kind, of, exchange):
             return await self._own["completion/complete"](exchange)
         found = await self._find(kind, of, exchange)
         if found is None:
@@ -385,10 +502,14 @@ class Mounts:
         if not mount.target.distant:
             await mount.target.start()
         exchange.params = before | changes
+        mount.busy += 1
         try:
-            return relinked(await mount.target.serve(exchange), exchange.method, mount.names)
+            result = relinked(await mount.target.serve(exchange), exchange.method, mount.names)
+            return opened(result, exchange.method) if isinstance(result, bytes) and self._server.watched else result
         finally:
             exchange.params = before
+            mount.busy -= 1
+            self._retire(mount)
 
     # Listening
 
@@ -396,9 +517,10 @@ class Mounts:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
         if uri in self._kept or len(self._kept) >= _MOST_KEPT:
             return
-        for mount in self._mounts:
-            inner = mount.names.inward("resource", uri) if mount.target.distant else None
-            if inner is not None:
+        for mount, inner in self._able("resource", uri):
+            if isinstance(mount.target, Local) and mount.target.server.mounts is not None:
+                mount.target.server.mounts.wanted(inner)
+            if mount.target.distant:
                 self._kept[uri] = None
                 task = asyncio.get_running_loop().create_task(self._keep(mount, uri, inner))
                 self._keeping.add(task)
@@ -427,14 +549,31 @@ class Mounts:
         stops: list[Callable[[], None]] = []
         try:
             asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
-            for mount in self._mounts if asked else ():
-                inner = [name for uri in asked if (name := mount.names.inward("resource", uri)) is not None]
-                if inner and mount.target.distant:
-                    stops.append(await mount.target.subscribed(inner))
+            if asked:
+                stops += await asyncio.gather(*(self._subscribed(mount, asked) for mount in self._mounts))
             return await self._own["subscriptions/listen"](exchange)
         finally:
             for stop in stops:
                 stop()
+
+    async def _subscribed(self, mount: Mount, uris: list[str]) -> Callable[[], None]:
+        """Have a distant server tell of its part of them; one that does not answer keeps nobody from the others."""
+        inner = [name for uri in uris if (name := mount.names.inward("resource", uri)) is not None]
+        if inner and mount.target.distant:
+            try:
+                async with asyncio.timeout(LIST_TIME):
+                    return await mount.target.subscribed(inner)
+            except (MCPError, TimeoutError) as exc:
+                log.warning("%s does not tell of changes: %s", mount.target.name, _why(exc))
+        return lambda: None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _why(exc: MCPError | TimeoutError) -> str:
+    return str(exc) or f"no answer within {LIST_TIME:g} s"
 
 
 def _fits(target: Mountable, names: Names) -> bool:
@@ -466,6 +605,14 @@ def _admits(access: "Access | None", name: str, exchange: Exchange) -> bool:
     return admitted(access, name, exchange.caller.principal)
 
 
+def _sees(access: "Access | None", name: str, principal: Principal | None) -> bool:
+    if access is None:
+        return True
+    from dovetail.server.access import visible_to
+
+    return visible_to(access, name, principal)
+
+
 class Local:
     """A server of this process, as something to mount."""
 
@@ -493,9 +640,18 @@ class Local:
         return self.server.own(kind, exchange) if mounts is None else await mounts.listed(kind, exchange)
 
     async def holds(self, kind: Kind, name: str, exchange: Exchange) -> bool:
-        """Whether it has it."""
+        """Whether it lists it for this caller, or one of its templates stands for it."""
+        if self.server.has(kind, name, exchange.caller.principal):
+            return True
         mounts = self.server.mounts
-        return self.server.has(kind, name) or (mounts is not None and await mounts.holds(kind, name, exchange))
+        return mounts is not None and await mounts.holds(kind, name, exchange)
+
+    async def challenge(self, kind: Kind, name: str, exchange: Exchange) -> None:
+        """InsufficientScope if it would be there with more scopes."""
+        if self.server.mounts is not None:
+            await self.server.mounts.challenge(kind, name, exchange)
+        else:
+            self.server.challenge(kind, name, exchange.caller.principal)
 
     async def serve(self, exchange: Exchange) -> Result | bytes:
         """Its own work, with its own middleware around it."""

@@ -12,9 +12,11 @@ from typing import Any, Final
 from dovetail.errors import clip
 from dovetail.protocol.mounting import Kind
 from dovetail.server.options import TAGS, expect
+from dovetail.server.templates import stands_for
 from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
+from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.methods import METHODS
 from dovetail.wire.prompts import GetPromptResult, Prompt
 from dovetail.wire.resources import ReadResourceResult, Resource, ResourceTemplate
@@ -23,6 +25,8 @@ from dovetail.wire.tools import CallToolResult, Tool
 
 log = logging.getLogger("dovetail")
 
+_SEEN: Final = ("tools/call", "prompts/get", "resources/read")
+ASKS: Final = b'"input_required"'
 _PREFIX: Final = re.compile(r"[A-Za-z][A-Za-z0-9.-]*")
 
 
@@ -40,6 +44,7 @@ class Names:
         self._before |= {"resource": f"{prefix}+", "resource template": f"{prefix}+"} if prefix else {}
         self._transforms = checked(transforms)
         self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
+        self._hidden = [inner for inner, change in transforms.items() if change.hide and "{" in inner]
         self._tags = frozenset(tags)
 
     def of(self, inner: str) -> Transform:
@@ -87,6 +92,15 @@ class Names:
         if change.hide or (change.name is not None and change.name != bare):
             return None
         return inner
+
+    def hides(self, uri: str) -> bool:
+        """Whether a resource of that URI is kept from being offered."""
+        before = self._before.get("resource", "")
+        return uri.startswith(before) and self.of(uri[len(before) :]).hide
+
+    def covers(self, uri: str) -> bool:
+        """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
+        return any(stands_for(template, uri) for template in self._hidden)
 
     @property
     def certain(self) -> bool:
@@ -141,7 +155,7 @@ def relinked(result: Result | bytes, method: str, names: Names) -> Result | byte
         return result
     if isinstance(result, bytes):
         row = METHODS[method]
-        if b'"uri"' not in result or row.result is None or b'"input_required"' in result:
+        if b'"uri"' not in result or row.result is None or ASKS in result:
             return result
         result = body(result, row.result, f"the result of {method}")
     match result:
@@ -156,6 +170,17 @@ def relinked(result: Result | bytes, method: str, names: Names) -> Result | byte
             )
         case _:
             return result
+
+
+def opened(result: bytes, method: str) -> Result | bytes:
+    """What another server answered, as a value, for whoever looks at results here."""
+    row = METHODS[method]
+    if method not in _SEEN or row.result is None:
+        return result
+    what = f"the result of {method}"
+    if ASKS in result and (asked := body(result, InputRequiredResult, what)).result_type == "input_required":
+        return asked
+    return body(result, row.result, what)
 
 
 def _linked(block: Any, names: Names) -> Any:

@@ -39,7 +39,7 @@ def add_operations(
     if base is None:
         raise ValueError("the document does not say where its server is: pass url=")
     wanted = _wanted(include)
-    found = [*operations(spec)]
+    found = [*operations(spec, () if callable(headers) else headers)]
     chosen = [one for one in found if wanted(one)]
     called = _called([one.name for one in chosen], [one.name for one in found], names or {})
     for operation in chosen:

@@ -38,7 +38,11 @@ class Operating:
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
         request = self.request(arguments)
-        request.headers.update(await self._credentials(ctx))
+        own = await self._credentials(ctx)
+        names = {name.lower() for name in own}
+        for name in [one for one in request.headers if one.lower() in names]:
+            del request.headers[name]  # what the author says of a header holds, however it is written
+        request.headers.update(own)
         try:
             reply = await self._send(request)
         except TransportError as exc:
@@ -111,6 +115,8 @@ class Operating:
         kind = kind.partition(";")[0].strip().lower()
         if len(reply.body) > self._most:
             raise ToolError(f"The reply has {len(reply.body)} bytes; at most {self._most} are taken. Ask for less.")
+        if 300 <= reply.status < 400:
+            raise ToolError(f"The service answered {reply.status}: it points elsewhere, and redirects are not followed")
         if reply.status >= 400:
             text = clip(reply.body[:2000].decode("utf-8", "replace"), 600)
             raise ToolError(f"The service answered {reply.status}{': ' + text if text else ''}")
@@ -136,7 +142,10 @@ def _text(value: Any) -> str:
 
 def _segment(one: Parameter, value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    text = ",".join(quote(_text(part), safe="") for part in parts)
+    texts = [_text(part) for part in parts]
+    if any("/" in text or "\\" in text for text in texts):  # encoded or not: many servers split after decoding
+        raise ToolError(f"Invalid arguments. {one.argument} is one part of a path and must not contain '/' or '\\'.")
+    text = ",".join(quote(text, safe="") for text in texts)
     if not text:
         raise ToolError(f"Invalid arguments. {one.argument} is part of a path and must not be empty.")
     return text

@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ from weakref import WeakSet
 from dovetail.errors import (
     Busy,
     InsufficientScope,
+    InternalError,
     InvalidParams,
     MethodNotFound,
     PeerError,
@@ -25,10 +27,11 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.protocol import topics
-from dovetail.protocol.around import Call, Middleware, around, checked
+from dovetail.protocol.around import Call, Middleware, around, checked, sees
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.headers import check_params
 from dovetail.protocol.limits import Limits
+from dovetail.protocol.mounting import MISSING
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
@@ -71,6 +74,11 @@ if TYPE_CHECKING:
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
+_ASKED: Final[dict[str, tuple["Kind", str]]] = {
+    "tools/call": ("tool", "name"),
+    "resources/read": ("resource", "uri"),
+    "prompts/get": ("prompt", "name"),
+}
 _KINDS: Final = {
     "tools": "tool",
     "resources": "resource",
@@ -182,6 +190,17 @@ class Server(Offers):
         """Who is told of every message."""
         return self._tap
 
+    @property
+    def keeps_results(self) -> bool:
+        """Whether large results are kept back in this process, here or by something mounted."""
+        inside = self.mounts.local() if self.mounts is not None else ()
+        return self._shelf is not None or any(one.keeps_results for one in inside)
+
+    @property
+    def watched(self) -> bool:
+        """Whether results are looked at here, by middleware or for their size."""
+        return self._shelf is not None or any(sees(function) for function in self._middleware)
+
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
 
@@ -264,11 +283,25 @@ class Server(Offers):
         """What is registered here, by name or URI, whoever asks and enabled or not."""
         return {name: one.declaration for name, one in self._all[kind].items()}
 
-    def has(self, kind: "Kind", name: str) -> bool:
-        """Whether something is registered here under a name, or a URI leads to it."""
-        if kind != "resource":
-            return name in self._registered(kind)
-        return name in self._resources or any(one.template.match(name) for one in self._templates_by_precision)
+    def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
+        """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
+        rules = self._rules
+        if name in self._registered(kind) and (rules is None or rules.shows(kind, name, principal)):
+            return True
+        return kind == "resource" and any(
+            one.template.match(name) is not None and (rules is None or rules.shows(*_key(one), principal))
+            for one in self._templates_by_precision
+        )
+
+    def challenge(self, kind: "Kind", name: str, principal: Principal | None) -> None:
+        """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
+        if self._rules is None:
+            return
+        if kind == "resource":
+            with contextlib.suppress(ResourceNotFound):
+                self._resource_at(name, principal)
+        elif name in self._registered(kind):
+            self._rules.check(kind, name, principal)
 
     def _registered(self, kind: "Kind") -> Mapping[str, Any]:
         return self._templates if kind == "resource template" else self._registry(kind)
@@ -280,7 +313,27 @@ class Server(Offers):
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""
-        return await self._chains[exchange.method](exchange)
+        if not self._middleware:
+            return await self._chains[exchange.method](exchange)
+        before, exchange.check = exchange.check, self._check
+        try:
+            return await self._chains[exchange.method](exchange)
+        finally:
+            exchange.check = before
+
+    async def _check(self, exchange: Exchange) -> None:
+        kind, field = _ASKED[exchange.method]
+        await self.check(kind, exchange.params[field], exchange)
+
+    async def check(self, kind: "Kind", name: str, exchange: Exchange) -> None:
+        """Refuse what is not there for this caller, as its work would, without doing it."""
+        principal = exchange.caller.principal
+        if self.mounts is not None and not self.has(kind, name, principal):
+            await self.mounts.check(kind, name, exchange)
+            return
+        self.challenge(kind, name, principal)
+        if not self.has(kind, name, principal):
+            raise MISSING[kind](name)
 
     def capabilities(self) -> ServerCapabilities:
         """What is offered now."""
@@ -293,10 +346,17 @@ class Server(Offers):
         """Enter the lifespan, if there is one; serving does it by itself."""
         if self.mounts is not None:
             await self.mounts.start()
-        if self._lifespan is not None and self._life is None:
-            self._life = Life(self._lifespan)
-        if self._life is not None:
-            await self._life.entered()
+        if self._lifespan is not None:
+            await self._enter(self._lifespan)
+
+    async def _enter(self, lifespan: Lifespan) -> None:
+        life = self._life = self._life or Life(lifespan)
+        try:
+            await life.entered()
+        except InternalError:
+            if self._life is life:
+                self._life = None  # what was missing may be there next time
+            raise
 
     async def stop(self) -> None:
         """End the subscriptions, give running calls a while, stop the rest, leave the lifespan."""
@@ -330,7 +390,7 @@ class Server(Offers):
         if self.closing:
             raise Busy("The server is shutting down")
         if self._lifespan is not None:
-            await self.start()
+            await self._enter(self._lifespan)  # what is mounted is started when it is used
         if exchange.method == "subscriptions/listen":
             return await self._handle_listen(exchange, work)
         running = self._running
@@ -346,6 +406,8 @@ class Server(Offers):
         if loop is not self._swept:
             self._watch(loop)
         running.add(exchange)
+        if self._middleware:
+            exchange.check = self._check
         try:
             return await work(exchange)
         except ProtocolError:
@@ -411,6 +473,12 @@ class Server(Offers):
         assert self._shelf is not None
         tool = self._tools.get(exchange.params["name"])
         published = tool is None or tool.output.schema is not None
+        return self._shelf.lighten(result, exchange.caller.principal, published=published)
+
+    def lighten(self, result: Result, exchange: Exchange, *, published: bool) -> Result:
+        """The result of a mounted tool, of which large parts may be kept back here."""
+        if self._shelf is None:
+            return result
         return self._shelf.lighten(result, exchange.caller.principal, published=published)
 
     def _run(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
@@ -497,15 +565,19 @@ class Server(Offers):
         raise ResourceNotFound(uri)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
-        if self.mounts is not None:
+        """Whether this caller may hear of a resource, which a session then does."""
+        audible = self.audible(uri, principal)
+        if audible and self.mounts is not None:
             self.mounts.wanted(uri)
-        if self._rules is None:
-            return True
+        return audible
+
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of a resource; of one that is not there, where everything is for everyone."""
         try:
-            self._resource_at(uri, principal)
+            if self._rules is not None or self.mounts is not None:
+                self._resource_at(uri, principal)
         except ResourceNotFound:
-            return self.mounts is not None and self.mounts.readable(uri, principal)
+            return self._rules is None if self.mounts is None else self.mounts.audible(uri, principal)
         except InsufficientScope:
             return False
         return True
@@ -627,9 +699,9 @@ class Server(Offers):
 
     def _audible(self, filter: SubscriptionFilter, principal: Principal | None) -> SubscriptionFilter:
         uris = filter.resource_subscriptions
-        if self._rules is None or not uris:
+        if not uris or (self._rules is None and self.mounts is None):
             return filter
-        return replace(filter, resource_subscriptions=[uri for uri in uris if self.readable(uri, principal)])
+        return replace(filter, resource_subscriptions=[uri for uri in uris if self.audible(uri, principal)])
 
     # Containment
 

@@ -5,7 +5,7 @@ reference to a definition beside it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, cast
 
 from dovetail.wire.codec import decode
@@ -23,6 +23,7 @@ _DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", 
 _NAMES_ONE: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _OWN_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
+_OF_HTTP: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"})
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
@@ -80,8 +81,9 @@ def base_url(document: Mapping[str, Any]) -> str | None:
     return None
 
 
-def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
-    """Every operation of the document; ValueError if there are too many."""
+def operations(document: Mapping[str, Any], fixed: Iterable[str] = ()) -> Iterator[Operation]:
+    """Every operation of the document, without the headers that are fixed; ValueError if there are too many."""
+    kept = _OWN_HEADERS | _OF_HTTP | {name.lower() for name in fixed}
     schemas = _Schemas(document)
     taken: set[str] = set()
     count = 0
@@ -92,13 +94,15 @@ def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                 count += 1
                 if count > MAX_OPERATIONS:
                     raise ValueError(f"the document has more than {MAX_OPERATIONS} operations")
-                yield _operation(schemas, path, method, item, taken)
+                yield _operation(schemas, path, method, item, taken, kept)
 
 
-def _operation(schemas: "_Schemas", path: str, method: str, item: Mapping[str, Any], taken: set[str]) -> Operation:
+def _operation(
+    schemas: "_Schemas", path: str, method: str, item: Mapping[str, Any], taken: set[str], kept: Collection[str]
+) -> Operation:
     told: Mapping[str, Any] = item[method]
     schemas.begin()
-    given = _parameters(schemas, item, told)
+    given = _parameters(schemas, item, told, kept)
     properties: dict[str, Any] = {}
     required: list[str] = []
     parameters: list[Parameter] = []
@@ -139,14 +143,17 @@ def _operation(schemas: "_Schemas", path: str, method: str, item: Mapping[str, A
     )
 
 
-def _parameters(schemas: "_Schemas", item: Mapping[str, Any], told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _parameters(
+    schemas: "_Schemas", item: Mapping[str, Any], told: Mapping[str, Any], kept: Collection[str]
+) -> list[Mapping[str, Any]]:
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for one in [*(item.get("parameters") or ()), *(told.get("parameters") or ())]:
         one = schemas.found(one)
         if one.get("in") not in ("path", "query", "header", "cookie") or not isinstance(one.get("name"), str):
             continue
-        if one["in"] != "header" or one["name"].lower() not in _OWN_HEADERS:
-            found[one["in"], one["name"]] = one
+        name = one["name"].lower() if one["in"] == "header" else one["name"]
+        if one["in"] != "header" or name not in kept:
+            found[one["in"], name] = one
     return list(found.values())
 
 

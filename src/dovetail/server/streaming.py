@@ -3,12 +3,15 @@
 No revision has results in pieces, so parts are also announced as progress, to whoever asked for that.
 """
 
+import asyncio
 import contextlib
 import inspect
+import threading
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any, Final
 
+from dovetail.errors import Busy
 from dovetail.server.context import Context
 from dovetail.server.runner import Runner
 from dovetail.server.schema import UNIONS
@@ -61,12 +64,52 @@ class Streaming(Runner):
 
 
 async def _stepped(source: Generator[Any], threads: Threads, origin: str | None) -> AsyncGenerator[Any]:
-    """A plain generator, each step in a thread."""
+    """A plain generator, each step in a thread, and so is its end, if it is left before."""
+    steps = _Steps(source)
     try:
-        while (part := await threads.run(next, (source, _END), {}, origin)) is not _END:
+        while (part := await threads.run(steps.next, (), {}, origin)) is not _END:
             yield part
     finally:
-        source.close()
+        if steps.leave() and inspect.getgeneratorstate(source) != inspect.GEN_CLOSED:
+            await asyncio.shield(_closed(source, threads, origin))
+
+
+async def _closed(source: Generator[Any], threads: Threads, origin: str | None) -> None:
+    try:
+        await threads.run(source.close, (), {}, origin)
+    except Busy:
+        source.close()  # better late on the loop than never
+
+
+class _Steps:
+    """A generator that may be left in the middle of a step: then the thread that is at it closes it."""
+
+    def __init__(self, source: Generator[Any]) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._running = False
+        self._left = False
+
+    def next(self) -> Any:
+        """One step."""
+        with self._lock:
+            if self._left:
+                return _END
+            self._running = True
+        try:
+            return next(self._source, _END)
+        finally:
+            with self._lock:
+                self._running = False
+                left = self._left
+            if left:
+                self._source.close()
+
+    def leave(self) -> bool:
+        """No more steps; whether nobody is at one, so that it can be closed here."""
+        with self._lock:
+            self._left = True
+            return not self._running
 
 
 def gathered(annotation: Any) -> Any:

@@ -87,6 +87,14 @@ class _Slot(NamedTuple):
         return _all_read(self.read, raw.split(self.separator))
 
 
+def stands_for(template: str, uri: str) -> bool:
+    """Whether a template matches a URI; one that cannot be read matches nothing."""
+    try:
+        return Template(template).match(uri) is not None
+    except ValueError:
+        return False
+
+
 def expand(text: str, values: Mapping[str, Value]) -> str:
     """Expand any RFC 6570 template, also one that could not be matched; undefined variables leave no trace.
 

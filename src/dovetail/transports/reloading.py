@@ -204,6 +204,8 @@ class Relay:
         self._pending: dict[str | int, None] = {}
         self._opening: dict[str, Any] | None = None
         self._opened = False
+        self._settings: dict[str, dict[str, Any]] = {}  # of a handshake session: its level and subscriptions
+        self._replays: set[str] = set()  # ids of what this process asked, whose answers the client must not see
         self._replayed = 0
         self._reading: asyncio.Task[None] | None = None
         self._stopping = False
@@ -220,10 +222,11 @@ class Relay:
         again = self._opening is not None
         self._reading = asyncio.get_running_loop().create_task(self._read(self._child))
         if self._opening is not None:
-            self._replayed += 1
-            self._write(self._opening | {"id": self._replay})
+            self._repeat(self._opening)
             if self._opened:
                 self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            for message in self._settings.values():
+                self._repeat(message)
         for message in self._listens.values():
             self._again.add(message["id"])
             self._write(message)
@@ -236,9 +239,12 @@ class Relay:
                 notice = {"method": f"notifications/{kind}/list_changed", "params": {"_meta": {SUBSCRIPTION_ID: id}}}
                 self._tell({"jsonrpc": "2.0"} | notice)
 
-    @property
-    def _replay(self) -> str:
-        return f"dovetail-reload-{self._replayed}"
+    def _repeat(self, message: dict[str, Any]) -> None:
+        """Ask the new child what the client asked the old one."""
+        self._replayed += 1
+        id = f"dovetail-reload-{self._replayed}"
+        self._replays.add(id)
+        self._write(message | {"id": id})
 
     def _write(self, message: dict[str, Any]) -> None:
         if self._child is not None and self._child.stdin is not None:
@@ -257,7 +263,10 @@ class Relay:
         while line := await child.stdout.readline():
             message = _read(line)
             id = message.get("id")
-            if "method" not in message and (id == self._replay or (id in self._listens and self._stopping)):
+            if "method" not in message and isinstance(id, str) and id in self._replays:
+                self._replays.discard(id)
+                continue
+            if "method" not in message and id in self._listens and self._stopping:
                 continue
             if message.get("method") == _ACKNOWLEDGED and self._repeated(message):
                 continue
@@ -288,6 +297,7 @@ class Relay:
         id = message.get("id")
         if message.get("method") == "initialize":
             self._opening = message
+        self._note(message)
         self._opened = self._opened or message.get("method") == "notifications/initialized"
         asked = id if "method" in message and isinstance(id, str | int) else None
         if message.get("method") == _LISTEN and asked is not None:
@@ -307,6 +317,19 @@ class Relay:
         child.stdin.write(line)
         with contextlib.suppress(ConnectionError):
             await child.stdin.drain()
+
+    def _note(self, message: dict[str, Any]) -> None:
+        """Remember what a handshake session has set, as long as it holds."""
+        uri: Any = (message.get("params") or {}).get("uri")
+        match message.get("method"):
+            case "logging/setLevel":
+                self._settings["level"] = message
+            case "resources/subscribe" if isinstance(uri, str):
+                self._settings[f"uri {uri}"] = message
+            case "resources/unsubscribe" if isinstance(uri, str):
+                self._settings.pop(f"uri {uri}", None)
+            case _:
+                pass
 
     async def stop(self) -> None:
         """Let the child finish what it is at, and end it."""

@@ -4,6 +4,7 @@ Secrets are masked before they are written. Where nobody asked for a trace, noth
 """
 
 import datetime
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from dovetail.protocol.channel import Headers
 from dovetail.protocol.recording import FORMAT, Heading, Tap, To, frame, line
 from dovetail.protocol.sse import EventTooLarge, Parser
 
+log = logging.getLogger("dovetail")
+
 _last: dict[str, object] = {}  # whose frames were written to a file last
 _lock: Final = threading.Lock()
 
@@ -23,25 +26,51 @@ class Trace:
     """Writes what it is told of to a file; several may share one, each with a heading wherever it goes on."""
 
     def __init__(self, file: str | Path, name: str) -> None:
-        self._path = str(file).replace("{name}", _plain(name)).replace("{pid}", str(os.getpid()))
-        self._name = name
+        self._file = str(file).replace("{name}", _plain(name))
+        self._failed = False
         self._began = time.perf_counter()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._heading = line(Heading(recording=FORMAT, began=now, server=name))
+        self._try()
+
+    @property
+    def _path(self) -> str:
+        return self._file.replace("{pid}", str(os.getpid()))  # asked anew: a server's workers come from one process
+
+    def _try(self) -> None:
+        """Fail now, in words, if nothing can be written there; OSError."""
+        try:
+            _append(self._path, b"")
+        except OSError as exc:
+            why = exc.strerror or type(exc).__name__
+            raise type(exc)(exc.errno, f"no trace can be written to {self._path!r}: {why}") from None
+        if self._path != self._file and not os.path.getsize(self._path):
+            os.unlink(self._path)  # another process may be the one that writes
 
     def tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
-        """Note one message."""
+        """Note one message; if that becomes impossible, the server goes on without."""
+        if self._failed:
+            return
         text = line(frame(time.perf_counter() - self._began, to, data, headers))
         with _lock:
-            if _last.get(self._path) is not self:
-                _last[self._path] = self
+            path = self._path
+            if _last.get(path) is not self:
+                _last[path] = self
                 text = self._heading + text
-            # Opened anew each time: the file may be moved away, and holds all there is at any moment.
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(file, text)
-            finally:
-                os.close(file)
+                _append(path, text)
+            except OSError as exc:
+                self._failed = True
+                log.error("the trace ends here, %s cannot be written any more: %s", path, exc)
+
+
+def _append(path: str, text: bytes) -> None:
+    # Opened anew each time: the file may be moved away, and holds all there is at any moment.
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, text)
+    finally:
+        os.close(file)
 
 
 def _plain(name: str) -> str:

@@ -1,0 +1,104 @@
+"""Caching: nobody is given what they could not have had themselves."""
+
+from typing import Any
+
+import pytest
+
+from dovetail import Client, Context, Principal, Server
+from dovetail.errors import InsufficientScope, ProtocolError, ToolNotFound
+from dovetail.middleware import Caching
+from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.wire.revisions import NEWEST
+
+
+def exchange(who: Principal | None, tool: str = "secret", headers: Any = None) -> Exchange:
+    return Exchange(1, "tools/call", {"name": tool}, {}, Caller(NEWEST, stateless=True, principal=who), headers)
+
+
+async def said(app: Server, who: Principal | None, tool: str = "secret", headers: Any = None) -> str:
+    result: Any = await app.handle(exchange(who, tool, headers))
+    return result.content[0].text
+
+
+def bob(scopes: str = "", **claims: Any) -> Principal:
+    return Principal("bob", scopes=scopes, claims=claims)
+
+
+def guarded(*middleware: Any, **options: Any) -> Server:
+    app = Server("guarded", middleware=middleware)
+
+    @app.tool(**options)
+    async def secret() -> str:
+        return "secret"
+
+    return app
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_what_is_kept_is_given_to_nobody_who_may_not_have_it(*, shared: bool, mounted: bool) -> None:
+    cache = Caching(["secret"], shared=shared)
+    inner = app = guarded(*(() if mounted else (cache,)), scopes=["admin"])
+    if mounted:
+        app = Server("outer", middleware=[cache])
+        app.mount(inner)
+    assert await said(app, bob("admin")) == "secret"
+    with pytest.raises(InsufficientScope):
+        await said(app, bob())
+    inner.disable("secret")
+    with pytest.raises(ToolNotFound):
+        await said(app, bob("admin"))
+
+
+async def test_what_became_invisible_is_not_given() -> None:
+    seen = [True]
+    app = guarded(Caching(["secret"]), visible=lambda _: seen[0])
+    assert await said(app, bob()) == "secret"
+    seen.clear()
+    seen.append(False)
+    with pytest.raises(ProtocolError):
+        await said(app, bob())
+
+
+async def test_what_a_mounted_server_keeps_is_its_own_to_refuse() -> None:
+    app = Server("outer")
+    inner = guarded(Caching(["secret"], shared=True), scopes=["admin"])
+    app.mount(inner, "in")
+    assert await said(app, bob("admin"), "in_secret") == "secret"
+    with pytest.raises(InsufficientScope):
+        await said(app, bob(), "in_secret")
+
+
+def telling() -> Server:
+    app = Server("telling", middleware=[Caching(["me"])])
+
+    @app.tool
+    async def me(ctx: Context) -> str:
+        who = ctx.principal
+        return f"{sorted(who.scopes)} {dict(who.claims)}" if who is not None else ctx.headers.get("x-user", "")
+
+    return app
+
+
+async def test_scopes_and_claims_tell_callers_apart() -> None:
+    app = telling()
+    whos = [bob(), bob("a"), bob(role="admin"), bob(role="guest")]
+    assert len({await said(app, who, "me") for who in whos}) == 4
+    assert await said(app, bob("a", jti="1"), "me") == await said(app, bob("a", jti="2"), "me")
+
+
+async def test_callers_who_prove_nothing_are_kept_nothing() -> None:
+    app = telling()
+    for who in (b"alice", b"mallory"):
+        assert await said(app, None, "me", {b"x-user": who}) == who.decode()
+
+
+async def test_what_is_kept_reads_like_what_was_computed() -> None:
+    app = Server("numbers", middleware=[Caching(["numbers"])])
+
+    @app.tool
+    async def numbers() -> list[int]:
+        return [1, 2]
+
+    async with Client(app, revision="2025-06-18") as client:
+        assert await client.call_tool("numbers", {}) == await client.call_tool("numbers", {})
