@@ -14,8 +14,7 @@ from auth.desk import EDITOR, HOME, ISSUER, NOW, RESOURCE, Browser, Desk, basic,
 from dovetail.auth import keys, proofs
 from dovetail.auth.claims import Rejected
 from dovetail.auth.flow import HttpAnswer
-from dovetail.auth.server.authority import known_client
-from dovetail.auth.server.clients import BadClient, check_redirect, names_document, redirect_of
+from dovetail.auth.server.clients import BadClient, check_redirect, known_client, names_document, redirect_of
 from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Full, Shelf
 from dovetail.auth.server.throttle import Throttle
@@ -793,8 +792,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.put("a", "later", b"", NOW + 30, NOW + 15)
     desk = Desk(store=Shelf())
     for _ in range(3):
-        Browser(desk).open()
-    assert Browser(desk).open().status == 503
+        Browser(desk).code()
+    browser = Browser(desk)
+    browser.open()
+    assert browser.decide().status == 503
 
 
 def test_a_throttle_forgets() -> None:

@@ -93,7 +93,13 @@ class SignIn(Struct, frozen=True):
     password: str
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn
+class StillUser(Struct, frozen=True):
+    """Is there still a user of this subject? The answer is True, or False."""
+
+    subject: str
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn | StillUser
 Flow = Generator[Wish, Any, T]
 
 

@@ -6,18 +6,22 @@ plain http but on the user's own machine, nothing that could be read in two ways
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
 from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.guard import checked_scopes
 from dovetail.auth.server.store import Client
 from dovetail.auth.server.web import mark
+from dovetail.auth.settings import words
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
 GRANTS: Final = ("authorization_code", "refresh_token")
+PROGRAM: Final = "client_credentials"
+UNUSED: Final = 90 * 86400.0  # seconds after which a client that registered itself is forgotten
 
 _MOST_URIS: Final = 5
 _MOST_KEYS: Final = 10
@@ -212,3 +216,39 @@ def _grants(said: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(responses, list) or "code" not in responses:
         raise BadClient("response_types must include code")
     return tuple(one for one in GRANTS if one in grants)
+
+
+def known_client(
+    client_id: str,
+    *,
+    redirect_uris: Sequence[str] = (),
+    client_name: str = "",
+    client_secret: str | None = None,
+    keys: Any = None,
+    scopes: str | Sequence[str] = (),
+) -> Client:
+    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
+
+    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
+    """
+    if not redirect_uris and client_secret is None and keys is None:
+        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
+    if redirect_uris and scopes:
+        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
+    if client_secret is not None and keys is not None:
+        raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
+    return Client(
+        client_id=client_id,
+        client_name=client_name or client_id,
+        redirect_uris=tuple(check_redirect(one) for one in redirect_uris),
+        method="private_key_jwt" if keys is not None else "none" if client_secret is None else "client_secret_basic",
+        secret_mark=None if client_secret is None else mark(client_secret),
+        jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
+        grant_types=GRANTS if redirect_uris else (PROGRAM,),
+        scopes=checked_scopes(words(scopes)),
+    )
+
+
+def acts(client: Client) -> bool:
+    """Whether a client gets tokens for itself."""
+    return PROGRAM in client.grant_types
