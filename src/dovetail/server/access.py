@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 from dovetail.errors import InsufficientScope
 from dovetail.protocol.principal import Principal
+from dovetail.server.templates import Template
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -33,6 +34,8 @@ class Rules:
     def __init__(self, *, show_locked: bool) -> None:
         self._rules: dict[tuple[str, str], Access] = {}
         self._tagged: list[tuple[frozenset[str], Access]] = []
+        self._named: dict[str, Access] = {}  # whatever comes and goes under a name
+        self._patterns: dict[str, Template] = {}
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
     def add(self, kind: str, name: str, access: Access) -> None:
@@ -43,10 +46,24 @@ class Rules:
         """A rule about whatever has one of these tags, now or later."""
         self._tagged.append((frozenset(tags), access))
 
+    def add_named(self, name: str, access: Access) -> None:
+        """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
+        if "{" in name:
+            self._patterns[name] = Template(name)
+        self._named[name] = _both(self._named.get(name), access)
+
+    def named(self, name: str) -> Access | None:
+        """The rule about something of this name or URI; None if there is none."""
+        found = self._named.get(name)
+        for pattern, template in self._patterns.items():
+            if pattern != name and template.match(name) is not None:
+                found = _both(found, self._named[pattern])
+        return found
+
     @property
     def scopes(self) -> tuple[str, ...]:
         """Every scope a rule names, in order."""
-        rules = (*self._rules.values(), *(access for _, access in self._tagged))
+        rules = (*self._rules.values(), *(access for _, access in self._tagged), *self._named.values())
         return tuple(dict.fromkeys(scope for access in rules for scope in access.scopes))
 
     @property
@@ -62,7 +79,7 @@ class Rules:
         return found
 
     def drop(self, kind: str, name: str) -> None:
-        """It is not there any more."""
+        """It is not there any more; what was said of its name stays said."""
         self._rules.pop((kind, name), None)
 
     def about(self, kind: str, name: str) -> bool:
@@ -73,6 +90,11 @@ class Rules:
         """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
         access = self._rules.get((kind, name))
         return access is None or admitted(access, name, principal)
+
+    def lets(self, uri: str, principal: Principal | None) -> bool:
+        """Whether what is said of an address lets this caller by. Raises InsufficientScope if more scopes would."""
+        access = self.named(uri)
+        return access is None or admitted(access, uri, principal)
 
     def shown(self, kind: str, items: Mapping[str, V], principal: Principal | None) -> Mapping[str, V] | None:
         """Those of the items this caller is shown; None if no rule is about any of them."""

@@ -210,7 +210,8 @@ class Mounts:
         mounts = [mount for mount in self._mounts if self._lists(mount.access, mount.target.name, principal)]
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                if self._enabled(declaration) and self._lists(self._tagged(declaration), name, principal):
+                rules = (self._tagged(declaration), self._named(name))
+                if self._enabled(declaration) and all(self._lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
 
@@ -223,6 +224,10 @@ class Mounts:
     def _tagged(self, declaration: Any) -> "Access | None":
         """The rule of this server about something with such tags."""
         return None if self._server.rules is None else self._server.rules.tagged(tags_of(declaration))
+
+    def _named(self, name: str) -> "Access | None":
+        """The rule of this server about something of such a name."""
+        return None if self._server.rules is None else self._server.rules.named(name)
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -267,6 +272,8 @@ class Mounts:
     async def _find(self, kind: Kind, name: str, exchange: Exchange) -> tuple[Mount, str] | None:
         """The mount that has it, and what it is called there. A distant one is asked only if there is a choice."""
         able: list[tuple[Mount, str]] = []
+        if not _admits(self._named(name), name, exchange):
+            return None
         for mount in self._mounts:
             inner = mount.names.inward(kind, name)
             if inner is None or not _admits(mount.access, name, exchange):
@@ -315,6 +322,8 @@ class Mounts:
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
+        if not self._lists(self._named(uri), uri, principal):
+            return False
         for mount in self._mounts:
             inner = mount.names.inward("resource", uri)
             if inner is None or self._restricts or not self._lists(mount.access, uri, principal):
