@@ -123,8 +123,13 @@ class JwtVerifier:
         found = signing.fitting(self._usable(now), header, self._algorithms)
         if found and self._found_at is not None and now < self._found_at + _FRESH:
             return found
+        due = self._looked_at is None or now >= self._looked_at + _PACE
+        if found and not due:
+            return found  # somebody looks, or has looked just now: this key is good until then
+        if found:
+            self._looked_at = now
         yield Alone()
-        if self._looked_at is None or now >= self._looked_at + _PACE:
+        if found or self._looked_at is None or now >= self._looked_at + _PACE:
             self._looked_at = now
             yield from self._look(now)
         found = signing.fitting(self._usable(now), header, self._algorithms)
