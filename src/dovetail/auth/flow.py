@@ -29,11 +29,18 @@ class HttpCall(Struct, frozen=True, kw_only=True):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """What came back; header names are lower case. Status 0: nothing did."""
+    """What came back; header names are lower case. Status 0: nothing did, and why."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    why: str = ""
+    hint: str | None = None  # what to try then
+
+    @property
+    def missing(self) -> bool:
+        """Whether it says nothing about what was asked for: nothing came, or the trouble is the server's own."""
+        return self.status == 0 or self.status >= 500
 
     def json(self) -> dict[str, Any] | None:
         """The object in the body, if it is one."""
@@ -131,7 +138,8 @@ def failure(step: str, answer: HttpAnswer) -> LoginFailed:
     said = answer.json() or {}
     code, words = said.get("error"), said.get("error_description")
     if answer.status == 0:
-        return LoginFailed(f"{step}: the authorization server cannot be reached")
+        why = f": {answer.why}" if answer.why else ""
+        return LoginFailed(f"{step}: the authorization server cannot be reached{why}").at(hint=answer.hint)
     text = f"{step}: the authorization server answered with status {answer.status}"
     if isinstance(code, str):
         text += f", {clip(code, 64)}"

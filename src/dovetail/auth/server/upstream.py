@@ -142,11 +142,13 @@ class Upstream:
         """The provider; found out once where only its issuer is given."""
         if self._provider is None:
             assert self._issuer is not None
-            found = yield from server_document(self._issuer)
+            found, trouble = None, LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached")
+            try:
+                found = yield from server_document(self._issuer)
+            except LoginFailed as exc:
+                trouble = exc
             if found is None or not (found.authorization_endpoint and found.token_endpoint and found.userinfo_endpoint):
-                raise LoginFailed("the provider publishes no metadata that can be used") from LoginFailed(
-                    f"nothing usable is found for {self._issuer}, or it cannot be reached"
-                )
+                raise LoginFailed("the provider publishes no metadata that can be used") from trouble
             offered = found.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             post = "client_secret_post" in offered
             self._provider = Provider(
