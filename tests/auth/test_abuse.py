@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from auth.desk import HOME, ISSUER, NOW, RESOURCE, Browser, Desk, basic, place, said
 from dovetail.auth.claims import Rejected
@@ -310,3 +312,38 @@ def test_whoever_reads_waits_for_nobody_who_writes(tmp_path: Path) -> None:
 def test_a_resource_that_is_no_address(resource: str) -> None:
     desk = Desk(resources=())
     assert place(Browser(desk).open(resource=resource))[1]["error"] == "invalid_target"
+
+
+def proof(desk: Desk, about: dict[str, Any] | None = None, **changes: Any) -> str:
+    key = ECKey.generate_key("P-256")
+    header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": key.as_dict(private=False) | (about or {})}
+    claims = {"htm": "POST", "htu": ISSUER + "/token", "iat": int(desk.now), "jti": "one"} | changes
+    return jwt.encode(header, claims, key)
+
+
+@pytest.mark.parametrize("about", [{"key_ops": 5}, {"key_ops": ["sign"]}, {"use": "enc"}, {"kid": 5}], ids=str)
+def test_what_a_proof_says_of_its_key_changes_nothing(about: dict[str, Any]) -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    form = {"grant_type": "authorization_code", "client_id": "editor", "code": browser.code()}
+    response = desk.post("/token", form | {"code_verifier": browser.verifier}, dpop=proof(desk, about))
+    assert said(response)["token_type"] == "DPoP"
+
+
+@pytest.mark.parametrize("moment", [10**400, -(10**400), 10**300, "now", True, None], ids=lambda one: str(one)[:8])
+def test_a_proof_of_no_time(moment: Any) -> None:
+    desk = Desk()
+    response = desk.post("/token", {"grant_type": "refresh_token", "client_id": "editor"}, dpop=proof(desk, iat=moment))
+    assert said(response)["error"] == "invalid_dpop_proof"
+
+
+def test_an_assertion_without_end() -> None:
+    key = ECKey.generate_key("P-256")
+    desk = Desk(clients=(known_client("nightly", keys=key.as_dict(private=False), scopes="read"),))
+    claims = {"iss": "nightly", "sub": "nightly", "aud": ISSUER, "jti": "1", "exp": 10**400}
+    fields = {
+        "grant_type": "client_credentials",
+        "client_assertion": jwt.encode({"alg": "ES256"}, claims, key),
+        "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    }
+    assert said(desk.post("/token", fields))["error"] == "invalid_client"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
-from dovetail.auth.claims import Rejected, Unavailable
+from dovetail.auth.claims import Rejected, Unavailable, moment
 from dovetail.auth.keys import ASYMMETRIC, Key
 
 ALGORITHMS: Final = tuple(one for one in ASYMMETRIC if one != "EdDSA")
@@ -44,8 +44,8 @@ class Possession:
         claims = signing.verified(proof, signing.fitting([key], {"alg": header.get("alg")}, ALGORITHMS), header["alg"])
         if claims.get("htm") != method or not _same(claims.get("htu"), url):
             raise Rejected("the DPoP proof is for another request")
-        made, name = claims.get("iat"), claims.get("jti")
-        if isinstance(made, bool) or not isinstance(made, int | float) or not abs(now - made) <= _WINDOW:
+        made, name = moment(claims, "iat"), claims.get("jti")
+        if made is None or not abs(now - made) <= _WINDOW:
             raise Rejected("the DPoP proof is not of this moment")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_ID:
             raise Rejected("the DPoP proof has no usable jti")
@@ -90,7 +90,7 @@ def _key(header: dict[str, Any]) -> Key:
     jwk = header.get("jwk")
     if str(header.get("typ", "")).lower() != "dpop+jwt" or not isinstance(jwk, dict) or "d" in jwk or "k" in jwk:
         raise Rejected("the DPoP proof is none")
-    key = Key({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use")})
+    key = Key({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
     if not key.strong:
         raise Rejected("the DPoP proof is signed with a key that is not accepted")
     return key
