@@ -11,6 +11,7 @@ import msgspec
 
 from dovetail.auth.flow import Flow, HttpAnswer, get
 from dovetail.errors import LoginFailed, clip
+from dovetail.protocol.http import LOOPBACK
 from dovetail.wire.shape import Struct, field, replace
 
 _PRM: Final = "/.well-known/oauth-protected-resource"
@@ -172,4 +173,4 @@ def web_address(url: str) -> SplitResult | None:
 def secure(url: str) -> bool:
     """Whether credentials may travel to this URL: https, or plain http on this machine."""
     parts = web_address(url)
-    return parts is not None and (parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1"))
+    return parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK)

@@ -4,9 +4,10 @@ A flow is a generator: it yields one of these and is sent the answer. It opens n
 browser; so every flow can be tested with values alone.
 """
 
+from base64 import b64encode
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from dovetail.errors import LoginFailed, clip
 from dovetail.wire.codec import encode
@@ -125,6 +126,12 @@ def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | 
             body=urlencode(fields).encode(),
         )
     )
+
+
+def basic(name: str, secret: str) -> str:
+    """What an Authorization header says of a name and a secret. RFC 6749, section 2.3.1"""
+    pair = f"{quote(name, safe='')}:{quote(secret, safe='')}"
+    return "Basic " + b64encode(pair.encode()).decode("ascii")
 
 
 def post_json(url: str, document: Any) -> Flow[HttpAnswer]:

@@ -4,12 +4,11 @@ What a caller may not see does not exist for them. What they see but lack scopes
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from dovetail.errors import InsufficientScope
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.server.templates import Template
 from dovetail.wire.shape import Struct
 
@@ -17,8 +16,6 @@ log = logging.getLogger("dovetail")
 
 Predicate = Callable[[Principal | None], bool]
 V = TypeVar("V")
-
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
 class Access(Struct, frozen=True):
@@ -145,7 +142,7 @@ def access(scopes: str | Iterable[str], visible: Any) -> Access:
     """The rule an author means."""
     found = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for one in found:
-        if not _SCOPE.fullmatch(one):
+        if not SCOPE.fullmatch(one):
             raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")
     if not (visible is None or callable(visible)):
         raise TypeError("visible must be a function of the principal that returns whether it is shown")

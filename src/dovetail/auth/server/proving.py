@@ -13,7 +13,7 @@ from dovetail.auth import keys as signing
 from dovetail.auth.claims import Rejected, check
 from dovetail.auth.flow import Flow, Stranger
 from dovetail.auth.keys import ASYMMETRIC, Keys
-from dovetail.auth.server.clients import BadClient, kept_for
+from dovetail.auth.server.clients import ANY_WAY, BadClient, kept_for
 from dovetail.auth.server.store import Client, Store
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.web import Request, Response, failure, mark, same
@@ -82,7 +82,7 @@ class Proving:
             return client
         method = "client_secret_basic" if pair is not None else "client_secret_post"
         known = client.secret_mark
-        if client.method != method or known is None or secret is None or not same(mark(secret), known):
+        if client.method not in (method, ANY_WAY) or known is None or secret is None or not same(mark(secret), known):
             response = failure("invalid_client", "the client did not prove who it is", 401)
             raise Refused(response.having(("www-authenticate", "Basic")) if pair is not None else response)
         return client
