@@ -240,3 +240,22 @@ async def test_what_a_process_says_on_stderr_can_be_had() -> None:
         with pytest.raises(Exception, match="about to die"):
             await client.call("die", name="x")
     assert heard == ["about to die"]
+
+
+@pytest.mark.parametrize("told", [{"verify": False}, {"cert": "here.pem"}, {}], ids=str)
+def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
+    told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dovetail import connect
+    from dovetail.login import driver
+    from dovetail.transports import door
+
+    made: list[Any] = []
+    monkeypatch.setattr(driver, "driver_for", lambda *given: made.extend(given))
+    monkeypatch.setattr(door, "fetcher", lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")})
+    options = {"auth": "oauth", "headers": None, "ca_file": "ca.pem", "cert": None, "verify": True, "proxy": None}
+    authorized = connect._authorized  # pyright: ignore[reportPrivateUsage]
+    authorized("https://x", Timeouts(), options | told)
+    _, _, others, *own = made
+    assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}
+    assert [one() for one in own] == ([{"verify": True, "cert": None, "ca_file": "ca.pem"} | told] if told else [])

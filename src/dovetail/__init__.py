@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dovetail.auth.guard import Guard as Guard
-    from dovetail.auth.server.authority import known_client as known_client
+    from dovetail.auth.server.clients import known_client as known_client
     from dovetail.auth.server.upstream import Provider as Provider
     from dovetail.auth.server.upstream import Upstream as Upstream
     from dovetail.auth.settings import Bearer as Bearer
@@ -237,7 +237,7 @@ _HOMES = {
     "WebRequest": "dovetail.protocol.web",
     "WorkloadIdentity": "dovetail.auth.settings",
     "arg": "dovetail.host.conditions",
-    "known_client": "dovetail.auth.server.authority",
+    "known_client": "dovetail.auth.server.clients",
     "prompt": "dovetail.server.marks",
     "resource": "dovetail.server.marks",
     "rule": "dovetail.host.policy",

@@ -212,8 +212,12 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
     from dovetail.transports.door import fetcher
 
     plain = {name: value for name, value in rest.items() if name != "headers"}
-    make = functools.partial(fetcher, **plain, connect_time=timeouts.connect)
-    return rest | {"authorizer": driver_for(url, auth, make)}
+    own = functools.partial(fetcher, **plain, connect_time=timeouts.connect)
+    if plain["verify"] and plain["cert"] is None:
+        return rest | {"authorizer": driver_for(url, auth, own)}
+    # What is said of the server's certificate, or shown to it, is not for whomever it names.
+    make = functools.partial(fetcher, **plain | {"verify": True, "cert": None}, connect_time=timeouts.connect)
+    return rest | {"authorizer": driver_for(url, auth, make, own)}
 
 
 def _socket(target: str, limits: ClientLimits, timeouts: Timeouts) -> Way:

@@ -6,9 +6,11 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from dovetail.auth import proofs
-from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now, SignIn, Stranger
-from dovetail.auth.server.authority import Authority, Settings, known_client
+from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now, SignIn, StillUser, Stranger
+from dovetail.auth.server.authority import Authority
+from dovetail.auth.server.clients import known_client
 from dovetail.auth.server.issuing import Issuing, OwnTokens
+from dovetail.auth.server.settings import Settings
 from dovetail.auth.server.store import Shelf, Store
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response
@@ -30,19 +32,23 @@ class Desk:
         upstream: Upstream | None = None,
         store: Store | None = None,
         vault: Vault | None = None,
+        login_time: float = 30 * 86400.0,
         **settings: Any,
     ) -> None:
         self.now = NOW
         self.store: Store = store or Shelf()
         self.vault = vault or Vault("a secret of many letters")
         warn = settings.get("warn")
-        self.issuing = Issuing(ISSUER, self.store, self.vault, access_time=900, refresh_time=86400, warn=warn)
+        self.issuing = Issuing(
+            ISSUER, self.store, self.vault, access_time=900, refresh_time=86400, login_time=login_time, warn=warn
+        )
         facts: dict[str, Any] = {"issuer": ISSUER, "name": "login", "resources": (RESOURCE,), "clients": (EDITOR,)}
         if upstream is None and "passwords" not in settings:
             facts["user"] = "developer"
         self.authority = Authority(Settings(**facts | settings), self.store, self.issuing, upstream, self.vault)
         self.verifier = OwnTokens(self.issuing, ())
         self.users: dict[str, str] = {"ada": "pw"}
+        self.gone: set[str] = set()  # subjects that are no users any more
         self.documents: dict[str, HttpAnswer] = {}
         self.fetched: list[str] = []
         self.called: list[HttpCall] = []
@@ -62,6 +68,8 @@ class Desk:
                     answer = None
                 case SignIn():
                     answer = wish.name if self.users.get(wish.name) == wish.password else None
+                case StillUser():
+                    answer = wish.subject not in self.gone
                 case Stranger():
                     self.fetched.append(wish.url)
                     answer = self.documents.get(wish.url, HttpAnswer(0))

@@ -14,8 +14,7 @@ from auth.desk import EDITOR, HOME, ISSUER, NOW, RESOURCE, Browser, Desk, basic,
 from dovetail.auth import keys, proofs
 from dovetail.auth.claims import Rejected
 from dovetail.auth.flow import HttpAnswer
-from dovetail.auth.server.authority import known_client
-from dovetail.auth.server.clients import BadClient, check_redirect, names_document, redirect_of
+from dovetail.auth.server.clients import BadClient, check_redirect, known_client, names_document, redirect_of
 from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Full, Shelf
 from dovetail.auth.server.throttle import Throttle
@@ -496,12 +495,23 @@ def test_a_client_with_a_secret_must_show_it_its_own_way(method: str) -> None:
         assert response.status == (200 if way == method else 401), way
 
 
+def test_a_known_client_may_show_its_secret_either_way() -> None:
+    desk = Desk(clients=(known_client("nightly", client_secret="s3cret", scopes="read"),))
+    form = {"grant_type": "client_credentials"}
+    assert desk.post("/token", form, authorization=basic("nightly", "s3cret")).status == 200
+    assert desk.post("/token", form | {"client_id": "nightly", "client_secret": "s3cret"}).status == 200
+    assert desk.post("/token", form | {"client_id": "nightly", "client_secret": "wrong"}).status == 401
+    assert desk.post("/token", form | {"client_id": "nightly"}).status == 401
+
+
 BAD_REDIRECTS = [
     "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "file:///etc/passwd", "vbscript:x", "http://x.example/",
     "http://localhost.evil.example/", "https://x.example/#part", "https://x.example/#", "https://user@x.example/", "https://",
     "https:///path", "about:blank", "blob:https://x", "ftp://x.example", "//x.example", "/path", "", "https://x.example/*",
     "https://x.example/\n", "https://x.example/ ", "https://x.example\\@y", "http://[::1", "https://x.example:99999/",
-    "https://x.example/'><script>", "mailto:a@b", "myapp:", "x" * 3000, "https://ex\u00e4mple.com/", 7, None,
+    "https://x.example/'><script>", "mailto:a@b", "myapp:", "myapp:///", "c:/x", "intent://x", "ms-settings:x", "view-source:https://x",
+    "search-ms:x", "chrome-extension://x/y", "ws://x.example", "tel:1", "x" * 3000, "https://ex\u00e4mple.com/",
+    7, None,
 ]  # fmt: skip
 
 
@@ -512,8 +522,12 @@ def test_redirects_that_cannot_be_registered(uri: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", [HOME, "http://localhost/cb", "http://[::1]:5/cb", "https://x.example/cb?a=1", "com.example.app:/cb"]
-)
+    "uri",
+    [
+        HOME, "http://localhost/cb", "http://[::1]:5/cb", "https://x.example/cb?a=1", "com.example.app:/cb",
+        "cursor://anysphere.cursor-retrieval/oauth/cb", "vscode://x/cb", "vscode-insiders://x/cb", "app+x:cb",
+    ],
+)  # fmt: skip
 def test_redirects_that_can(uri: str) -> None:
     assert Desk().register({"redirect_uris": [uri]}).status == 201
 
@@ -526,11 +540,8 @@ def test_only_safe_redirects_pass(uri: str) -> None:
     except BadClient:
         return
     scheme = uri.partition(":")[0].lower()
-    assert (
-        scheme == "https"
-        or "." in scheme
-        or uri.lower().startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
-    )
+    assert scheme not in ("javascript", "data", "vbscript", "file", "blob", "about", "ws", "wss", "ftp")
+    assert scheme != "http" or uri.lower().startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
     assert "#" not in uri
     assert "'" not in source(uri)
     assert ";" not in source(uri)
@@ -793,8 +804,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.put("a", "later", b"", NOW + 30, NOW + 15)
     desk = Desk(store=Shelf())
     for _ in range(3):
-        Browser(desk).open()
-    assert Browser(desk).open().status == 503
+        Browser(desk).code()
+    browser = Browser(desk)
+    browser.open()
+    assert browser.decide().status == 503
 
 
 def test_a_throttle_forgets() -> None:

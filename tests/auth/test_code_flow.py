@@ -1,6 +1,7 @@
 """Authorization code with PKCE: what is asked for, what must come back, and each thing that ends it."""
 
 import hashlib
+import re
 from base64 import urlsafe_b64encode
 from typing import Any
 
@@ -14,6 +15,7 @@ from auth.world import ASM, ISSUER, PRM, REDIRECT, SERVER, World, answer, form, 
 from dovetail.auth.challenge import Challenge, parse
 from dovetail.auth.code_flow import bound, choose_scopes, log_in, read_redirect
 from dovetail.auth.documents import AuthorizationServer, ProtectedResource
+from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.login import Login, Registered, Token
 from dovetail.auth.settings import ClientCredentials, OAuth, signer_of
 from dovetail.auth.tokens import refresh
@@ -391,3 +393,33 @@ def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
         world.run(log_in(SERVER, Challenge(), settings, known))
     assert not world.visited
     assert not world.sent_to(f"{other}/token")
+
+
+@pytest.mark.parametrize("nothing", [HttpAnswer(0, why="no answer came in time"), HttpAnswer(503)], ids=["0", "503"])
+@pytest.mark.parametrize("where", [PRM, ASM], ids=["resource", "server"])
+def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: HttpAnswer) -> None:
+    """Without a document weaker rules would hold, which a failing network must not choose."""
+    world = guarded(**{where: nothing})
+    with pytest.raises(LoginFailed, match=f"{re.escape(where)} cannot be fetched: (no answer|status 503)"):
+        attempt(world)
+    assert not world.visited
+    assert not world.sent_to(f"{ISSUER}/register")
+
+
+def test_another_place_may_have_the_document_that_cannot_be_fetched_at_one() -> None:
+    root = "https://mcp.example.com/.well-known/oauth-protected-resource"
+    world = guarded(**{PRM: HttpAnswer(0), root: resource()})
+    assert attempt(world).server.issuer == ISSUER
+
+
+def test_the_rule_of_old_needs_a_server_that_answers() -> None:
+    old = "https://mcp.example.com/.well-known/oauth-authorization-server"
+    with pytest.raises(LoginFailed, match="cannot be fetched"):
+        attempt(World({old: HttpAnswer(0)}))
+
+
+def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
+    with pytest.raises(LoginFailed) as failed:
+        attempt(guarded(**{ASM: HttpAnswer(0, why="it is in this network", hint="say local=True")}))
+    assert "it is in this network" in str(failed.value)
+    assert failed.value.hint == "say local=True"

@@ -295,3 +295,19 @@ def test_a_device_login_that_is_refused_says_so() -> None:
     })  # fmt: skip
     with pytest.raises(LoginFailed, match=r"device login.*invalid_client"):
         on_device(world, client_id="me")
+
+
+@pytest.mark.parametrize(
+    ("challenge", "required"), [(Challenge("dpop"), False), (Challenge(), True)], ids=["challenge", "metadata"]
+)
+def test_a_program_binds_its_tokens_where_the_server_asks_for_it(challenge: Challenge, required: bool) -> None:
+
+    def issued(call: HttpCall) -> dict[str, str]:
+        return {"access_token": "the-token", "token_type": "DPoP" if "dpop" in call.headers else "Bearer"}
+
+    world = guarded(**{PRM: resource(dpop_bound_access_tokens_required=required), TOKEN: issued})
+    login = world.run(by_credentials(SERVER, challenge, ClientCredentials(client_id="me", client_secret="s"), None))
+    assert login.key is not None
+    assert "dpop" in world.sent_to(TOKEN)[0].headers
+    plain = ClientCredentials(client_id="me", client_secret="s", dpop=False)
+    assert world.run(by_credentials(SERVER, challenge, plain, None)).key is None

@@ -10,7 +10,7 @@ from joserfc.jwk import ECKey, OctKey
 from auth.desk import HOME, ISSUER, Browser, Desk, said
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.proofs import client_assertion
-from dovetail.auth.server.authority import known_client
+from dovetail.auth.server.clients import known_client
 from dovetail.auth.server.proving import BY_ASSERTION
 from dovetail.auth.settings import Signer
 from dovetail.wire.codec import encode

@@ -10,8 +10,8 @@ import pytest
 from auth.desk import EDITOR, HOME, ISSUER, RESOURCE, Browser, Desk, place, query_of, said
 from auth.issuing import Issuer, drive
 from auth.providers import RECORDED
-from dovetail.auth.flow import HttpAnswer, HttpCall
-from dovetail.auth.server.authority import known_client
+from dovetail.auth.flow import Alone, HttpAnswer, HttpCall, Now
+from dovetail.auth.server.clients import known_client
 from dovetail.auth.server.upstream import PRESETS, Provider, Upstream, Vault
 from dovetail.auth.verify import JwtVerifier
 from dovetail.wire.codec import encode
@@ -66,7 +66,7 @@ def test_a_login_through_the_provider() -> None:
     assert principal.subject == "Up:ada"
     assert principal.claims["email"] == "ada@up.example"
     assert "upstream" not in encode(tokens).decode()  # neither of the provider's tokens
-    assert one.drive(one.authority.upstream_token(principal.claims["sid"])) == "upstream-token"
+    assert one.drive(one.authority.upstream_token(principal.claims["sid"], "Up:ada")) == "upstream-token"
 
 
 def test_nobody_is_sent_upstream_before_they_agreed() -> None:
@@ -176,17 +176,65 @@ def test_the_providers_token_is_renewed() -> None:
     family = one.drive(one.verifier.verify(tokens["access_token"], (RESOURCE,))).claims["sid"]
     one.now += 90
     one.answers[TOKEN] = {"access_token": "second", "expires_in": 1000}
-    assert one.drive(one.authority.upstream_token(family)) == "second"
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) == "second"
     one.answers[TOKEN] = {"access_token": "third"}
-    assert one.drive(one.authority.upstream_token(family)) == "second"  # still fresh
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) == "second"  # still fresh
     refreshed = said(one.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"]))
     assert refreshed["access_token"]
-    assert one.drive(one.authority.upstream_token(family)) == "second"  # ours turned, theirs stays
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) == "second"  # ours turned, theirs stays
     one.now += 2000
     del one.answers[TOKEN]
-    assert one.drive(one.authority.upstream_token(family)) is None
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) is None
     one.issuing.end(family, one.now)
-    assert one.drive(one.authority.upstream_token(family)) is None
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) is None
+
+
+def logged_in(one: Desk) -> tuple[str, dict[str, str]]:
+    """The family of a login whose token of the provider's is to be renewed, and ours."""
+    browser = Browser(one)
+    code = place(arrive(browser, leave(browser)["state"]))[1]["code"]
+    tokens = said(one.token(grant_type="authorization_code", code=code, code_verifier=browser.verifier))
+    family = one.drive(one.verifier.verify(tokens["access_token"], (RESOURCE,))).claims["sid"]
+    one.now += 90
+    one.answers[TOKEN] = {"access_token": "second", "refresh_token": "next", "expires_in": 1000}
+    return family, tokens
+
+
+def test_what_is_revoked_while_the_provider_is_asked_stays_revoked() -> None:
+    one = desk()
+    family, tokens = logged_in(one)
+    flow = one.authority.upstream_token(family, "Up:ada")
+    wish = next(flow)
+    while not isinstance(wish, HttpCall):
+        wish = flow.send(one.now if isinstance(wish, Now) else None)
+    one.issuing.end(family, one.now)
+    assert isinstance(flow.send(HttpAnswer(200, {}, encode(one.answers[TOKEN]))), Now)
+    with pytest.raises(StopIteration) as done:
+        flow.send(one.now)
+    assert done.value.value is None
+    assert one.issuing.claims(tokens["access_token"], one.now) is None
+    refreshed = one.token(grant_type="refresh_token", refresh_token=tokens["refresh_token"])
+    assert said(refreshed)["error"] == "invalid_grant"
+
+
+def test_one_renews_at_the_provider_and_the_next_finds_it_renewed() -> None:
+    one = desk()
+    family, _ = logged_in(one)
+    late = one.authority.upstream_token(family, "Up:ada")
+    assert isinstance(next(late), Now)
+    assert isinstance(late.send(one.now), Alone)  # here it waits for the other
+    calls = len(one.called)
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) == "second"
+    with pytest.raises(StopIteration) as done:
+        late.send(None)
+    assert done.value.value == "second"
+    assert len(one.called) == calls + 1
+
+
+def test_the_providers_token_is_its_users_alone() -> None:
+    one = desk()
+    family, _ = logged_in(one)
+    assert one.drive(one.authority.upstream_token(family, "Up:eve")) is None
 
 
 def test_the_providers_tokens_are_sealed_where_they_are_stored() -> None:

@@ -14,7 +14,7 @@ from joserfc.jwk import RSAKey
 
 from auth.issuing import ISSUER, NOW, RESOURCE, Issuer, drive, secret_signed
 from dovetail.auth.claims import Rejected, Unavailable, check
-from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.auth.flow import Alone, HttpAnswer, HttpCall, Now
 from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.verify import IntrospectionVerifier, JwtVerifier, StaticTokens
 from dovetail.protocol.principal import Principal
@@ -460,3 +460,29 @@ def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
 def test_what_is_no_key(keys: Any) -> None:
     with pytest.raises(ValueError, match=r"keys must be|no JWK set"):
         JwtVerifier(issuer="https://login.example", keys=keys)
+
+
+def test_whoever_has_a_good_key_does_not_wait_for_an_issuer_that_does_not_answer() -> None:
+    issuer = Issuer()
+    one = JwtVerifier(issuer=ISSUER, jwks_url=ISSUER + "/jwks")
+    drive(one.verify(issuer.token(), (RESOURCE,)), issuer)
+    tokens = [issuer.token(exp=int(NOW) + 9000, sub=name) for name in ("ada", "bob")]
+    looking = one.verify(tokens[0], (RESOURCE,))
+    assert isinstance(next(looking), Now)
+    assert isinstance(looking.send(NOW + 700), Alone)
+    assert isinstance(looking.send(None), HttpCall)  # and no answer yet
+    other = one.verify(tokens[1], (RESOURCE,))
+    assert isinstance(next(other), Now)
+    with pytest.raises(StopIteration) as done:
+        other.send(NOW + 701)
+    assert done.value.value.subject == "bob"
+    issuer.add("two")
+    unknown = one.verify(issuer.token("two", exp=int(NOW) + 9000), (RESOURCE,))
+    assert isinstance(next(unknown), Now)
+    assert isinstance(unknown.send(NOW + 701), Alone)  # of a key that is not known, the news is waited for
+    with pytest.raises(StopIteration) as done:
+        looking.send(HttpAnswer(200, {}, encode(issuer.jwks())))
+    assert done.value.value.subject == "ada"
+    with pytest.raises(StopIteration) as done:
+        unknown.send(None)
+    assert done.value.value.subject == "ada"

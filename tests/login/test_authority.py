@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from html import unescape
 from pathlib import Path
@@ -20,12 +21,15 @@ from dovetail import (
     Guard,
     LoginFailed,
     OAuth,
+    Principal,
     Provider,
     Server,
     Upstream,
     known_client,
 )
 from dovetail.auth.flow import Stranger
+from dovetail.auth.login import Token
+from dovetail.auth.server.store import Grant
 from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
 from login.hosting import running
@@ -235,6 +239,72 @@ async def test_below_a_path() -> None:
     ):
         assert (await Visit(authority, "GET", path, root_path=root).done()).status == 200, path
     assert (await Visit(authority, "GET", "/nothing").done()).status == 404
+
+
+async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
+    asked: list[str] = []
+
+    async def mine(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"mine"})
+
+    application = AuthorizationServer(issuer=HOME + "/auth").beside(mine)
+    for path in ("/token", "/callback", "/auth/jwks", "/.well-known/oauth-authorization-server/auth"):
+        assert (await Visit(application, "GET", path).done()).status == 200
+    assert asked == ["/token", "/callback"]
+
+
+def _renewed(users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
+    """What a renewal by a user who is logged in is answered with, whenever it is asked for."""
+    authority = AuthorizationServer(issuer=HOME, users=users, **options)
+    issuing = authority._issuing  # pyright: ignore[reportPrivateUsage]
+    grant = Grant(family="f", client_id="nightly", subject="ada", resource=HOME + "/mcp")
+    said = issuing.tokens(grant, time.time(), refreshable=True)
+
+    async def renew() -> int:
+        form = {"grant_type": "refresh_token", "client_id": "nightly", "refresh_token": said["refresh_token"]}
+        there = [*FORM, (b"host", b"localhost:8000")]
+        response = await Visit(authority, "POST", "/token", urlencode(form).encode(), there).done()
+        said.update(json.loads(response.body))
+        return response.status
+
+    return renew
+
+
+@pytest.mark.parametrize("kind", ["table", "plain", "async"])
+async def test_who_is_no_user_any_more_renews_nothing(kind: str) -> None:
+    users = {"ada": "pw"}
+    plain = None if kind == "table" else lambda subject: subject in users  # pyright: ignore[reportUnknownLambdaType]
+
+    async def later(subject: str) -> bool:
+        return subject in users
+
+    client = known_client("nightly", redirect_uris=["http://127.0.0.1/"])
+    renew = _renewed(users, clients=[client], active=later if kind == "async" else plain)
+    assert await renew() == 200
+    del users["ada"]
+    assert await renew() == 400
+
+
+async def test_revoking_a_user_and_whose_tokens_are_the_providers() -> None:
+    authority = AuthorizationServer(issuer=HOME, upstream=Upstream("github", client_id="a", client_secret="b"))
+    issuing, vault = authority._issuing, authority._authority._vault  # pyright: ignore[reportPrivateUsage]
+    sealed = vault.seal(Token(access_token="adas"), "f")
+    grant = Grant(family="f", client_id="c", subject="github:1", resource=HOME + "/mcp", upstream=sealed)
+    issuing.tokens(grant, time.time(), refreshable=True)
+    claims = {"sid": "f"}
+    assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
+    for other in (
+        Principal("github:1", issuer="https://other.example", claims=claims),
+        Principal("github:2", issuer=HOME, claims=claims),
+        Principal("github:1", claims=claims),
+        Principal("github:1", issuer=HOME),
+        None,
+    ):
+        assert await authority.upstream_token(other) is None
+    assert await authority.revoke("github:1") == 1
+    assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) is None
 
 
 async def test_other_names_are_not_served() -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.auth.flow import HttpCall
 from dovetail.login import web
 from dovetail.login.web import Web, is_local, is_public
 from dovetail.transports.fetch import Fetcher
 from login.place import Place, Said
-
-NOTHING = HttpAnswer(0)
 
 
 class Recorder:
@@ -38,7 +36,7 @@ async def tried(server: str, url: str, local: bool | None = None) -> bool:
     """Whether a fetch is tried for a server."""
     recorder = Recorder()
     one = Web(server, local, recorder)
-    assert await one.call(HttpCall(url=url)) == NOTHING
+    assert (await one.call(HttpCall(url=url))).status == 0
     await one.close()
     assert recorder.urls in ([], [url])
     return bool(recorder.urls)
@@ -140,7 +138,7 @@ async def test_a_document_that_is_too_large_is_none(place: Place) -> None:
     place.says["/large"] = lambda asked: Said(200, "x" * 300_000)
     one = real(place)
     assert (await one.call(HttpCall(url=f"{place.origin}/fit"))).status == 200
-    assert await one.call(HttpCall(url=f"{place.origin}/large")) == NOTHING
+    assert (await one.call(HttpCall(url=f"{place.origin}/large"))).status == 0
     await one.close()
 
 
@@ -151,18 +149,50 @@ async def test_an_answer_that_takes_too_long_is_none(
     monkeypatch.setattr(web, limit, 0.1)
     place.says["/x"] = lambda asked: asyncio.sleep(3600)
     one = real(place)
-    assert await one.call(HttpCall(method=method, url=f"{place.origin}/x")) == NOTHING
+    assert (await one.call(HttpCall(method=method, url=f"{place.origin}/x"))).status == 0
     await one.close()
 
 
 async def test_nobody_there_is_no_answer(free_port: int) -> None:
     one = Web("http://127.0.0.1/mcp", None, Fetcher)
-    assert await one.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x")) == NOTHING
+    assert (await one.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x"))).status == 0
     await one.close()
 
 
 async def test_a_header_that_cannot_travel_is_no_call(place: Place) -> None:
     one = real(place)
-    assert await one.call(HttpCall(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"})) == NOTHING
+    assert (await one.call(HttpCall(url=f"{place.origin}/x", headers={"x": "a\r\nb: c"}))).status == 0
     await one.close()
     assert not place.asked
+
+
+async def test_what_is_said_of_the_server_is_not_said_of_others() -> None:
+    own, others = Recorder(), Recorder()
+    one = Web(PUBLIC, None, others, own)
+    for url in ("https://mcp.example.com/x", "https://mcp.example.com:443/y", "https://login.example.com/x"):
+        await one.call(HttpCall(url=url))
+    await one.call(HttpCall(url="https://mcp.example.com:8443/z"))
+    assert own.urls == ["https://mcp.example.com/x", "https://mcp.example.com:443/y"]
+    assert others.urls == ["https://login.example.com/x", "https://mcp.example.com:8443/z"]
+    assert own.screen is others.screen is is_public
+    await one.close()
+
+
+async def test_why_nothing_came(free_port: int) -> None:
+    public = Web(PUBLIC, None, Recorder())
+    answer = await public.call(HttpCall(url="https://login.corp.internal/x"))
+    assert "in this network" in answer.why
+    assert "local=True" in (answer.hint or "")
+    assert (await public.call(HttpCall(url="http://login.example.com/x"))).why == "it is not https"
+    assert (await public.call(HttpCall(url="https://login.example.com/x"))).why == "no answer came in time"
+    await public.close()
+    screened = Fetcher(screen=is_public)
+    answer = await web.answered(screened, HttpCall(url=f"http://127.0.0.1:{free_port}/x"))
+    assert "in this network" in answer.why
+    assert "local=True" in (answer.hint or "")
+    await screened.close()
+    here = Web("http://127.0.0.1/mcp", None, Fetcher)
+    answer = await here.call(HttpCall(url=f"http://127.0.0.1:{free_port}/x"))
+    assert answer.why
+    assert answer.hint is None
+    await here.close()

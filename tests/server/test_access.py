@@ -313,12 +313,75 @@ async def test_a_whole_mount_may_be_for_some(far: bool) -> None:
     await outer.stop()
 
 
+async def test_a_restriction_by_name_outlives_what_has_it() -> None:
+    server = Server("x")
+
+    def danger() -> str:
+        return "boom"
+
+    server.add_tool(danger)
+    server.restrict("danger", "later", scopes=["write"])
+    server.remove_tool("danger")
+    server.add_tool(danger)
+    server.add_tool(danger, name="later")
+    assert server.needed_scopes() == ("write",)
+    for name in ("danger", "later"):
+        with pytest.raises(InsufficientScope):
+            await ask(server, BOB, "tools/call", name=name)
+        assert (await ask(server, ADA, "tools/call", name=name))["content"][0]["text"] == "boom"
+    assert await names(server, BOB) == []
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_rules_by_name_hold_for_what_is_mounted(far: bool) -> None:
+    outer = Server("outer")
+    outer.restrict("in_wipe", "in+file://log", "in+row://{id}", "in_letter", visible=red)
+    outer.mount(Client(tagged()) if far else tagged(), "in")
+    assert await names(outer, ADA) == ["in_wipe", "in_look"]
+    assert await names(outer, BOB) == ["in_look"]
+    assert await names(outer, BOB, "resources") == []
+    assert (await ask(outer, ADA, "tools/call", name="in_wipe"))["content"][0]["text"] == "gone"
+    assert (await ask(outer, ADA, "resources/read", uri="in+row://1"))["contents"][0]["text"] == "1"
+    for method, params, error in (
+        ("tools/call", {"name": "in_wipe"}, ToolNotFound),
+        ("resources/read", {"uri": "in+file://log"}, ResourceNotFound),
+        ("resources/read", {"uri": "in+row://1"}, ResourceNotFound),
+        ("prompts/get", {"name": "in_letter"}, PromptNotFound),
+    ):
+        with pytest.raises(error):
+            await ask(outer, BOB, method, **params)
+    assert not outer.readable("in+file://log", BOB)
+    await outer.stop()
+
+
+async def test_what_is_hidden_is_not_reached_by_a_template() -> None:
+    server = Server("x")
+
+    @server.resource("file:///secret", visible=red)
+    def secret() -> str:
+        return "secret"
+
+    @server.resource("file:///{path}", cache=Lifetime(60_000, "public"))
+    def files(path: str) -> str:
+        return f"template: {path}"
+
+    server.restrict("file:///plan", visible=red)
+    for uri in ("file:///secret", "file:///plan"):
+        with pytest.raises(ResourceNotFound):
+            await ask(server, BOB, "resources/read", uri=uri)
+        assert not server.readable(uri, BOB)
+    assert (await ask(server, ADA, "resources/read", uri="file:///secret"))["contents"][0]["text"] == "secret"
+    plan = await ask(server, ADA, "resources/read", uri="file:///plan")
+    assert (plan["contents"][0]["text"], plan["cacheScope"]) == ("template: plan", "private")
+    other = await ask(server, BOB, "resources/read", uri="file:///other")
+    assert (other["contents"][0]["text"], other["cacheScope"]) == ("template: other", "public")
+
+
 def test_a_restriction_says_whom_and_what() -> None:
     server = tagged()
     for words, wrong in (
         ("and scopes= or visible=", lambda: server.restrict(tags=["admin"])),
         ("takes names or tags=", lambda: server.restrict(visible=red)),
-        ("nothing is called 'nothing'", lambda: server.restrict("nothing", visible=red)),
         ("is not a scope", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
     ):
         with pytest.raises(ValueError, match=words):

@@ -3,12 +3,13 @@
 RFC 7519, section 4.1; RFC 9068, section 4. spec: authorization#token-handling
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dovetail.errors import clip
 from dovetail.protocol.principal import Principal
+
+_FURTHEST: Final = 1e13  # seconds; numbers may be larger than any that can be reckoned with
 
 
 class Turned(Exception):
@@ -35,13 +36,13 @@ def check(
         said = clip(str(claims.get("iss")))
         raise Rejected("the token is from another issuer", f"it is from {said}, taken are those of {issuer}")
     check_audience(claims, audience)
-    expires = _moment(claims, "exp")
+    expires = moment(claims, "exp")
     if expires is None:
         raise Rejected("the token does not say when it ends")
     if now >= expires + leeway:
         raise Rejected("the token has expired")
     for name in ("nbf", "iat"):
-        since = _moment(claims, name)
+        since = moment(claims, name)
         if since is not None and now < since - leeway:
             raise Rejected("the token is not valid yet")
 
@@ -57,11 +58,12 @@ def check_audience(claims: Mapping[str, Any], audience: Collection[str]) -> None
         raise Rejected("the token is for another audience", f"it is for {clip(str(said))}, this server is {mine}")
 
 
-def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+def moment(claims: Mapping[str, Any], name: str) -> float | None:
+    """The time a claim says, if it says one; Rejected if that is none."""
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _FURTHEST:
         raise Rejected(f"the token's {name} is no time")
     return float(value)
 

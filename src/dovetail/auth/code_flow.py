@@ -41,7 +41,7 @@ def log_in(server_url: str, challenge: Challenge, settings: OAuth, known: Login 
     redirect_uri: str = yield RedirectUri(earlier.redirect_uris if earlier is not None else ())
     scopes = choose_scopes(challenge, document, server, settings, known)
     client = yield from identify(server, settings, earlier, redirect_uri, scopes or ())
-    key = _key(settings, challenge, document, known)
+    key = proof_key(settings.dpop, challenge, document, known)
     resource = document.resource if document is not None else _canonical(server_url)
     code, verifier = yield from _authorize(server, client, redirect_uri, resource, scopes)
     fields = {
@@ -117,10 +117,10 @@ def choose_scopes(
     return list(dict.fromkeys(scopes)) or None
 
 
-def _key(
-    settings: OAuth, challenge: Challenge, document: ProtectedResource | None, known: Login | None
+def proof_key(
+    wanted: bool | None, challenge: Challenge, document: ProtectedResource | None, known: Login | None
 ) -> dict[str, Any] | None:
-    wanted = settings.dpop
+    """The key tokens are to be bound to, if they are: as the user wants it, else as the server does."""
     if wanted is None:
         wanted = challenge.scheme == "dpop" or (document is not None and document.dpop_bound_access_tokens_required)
     if not wanted:

@@ -3,6 +3,7 @@
 Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -10,6 +11,7 @@ import msgspec
 
 from dovetail.auth.flow import Flow, HttpAnswer, get
 from dovetail.errors import LoginFailed, clip
+from dovetail.protocol.http import LOOPBACK
 from dovetail.wire.shape import Struct, field, replace
 
 _PRM: Final = "/.well-known/oauth-protected-resource"
@@ -54,10 +56,25 @@ def resource_document(server_url: str, named: str | None) -> Flow[ProtectedResou
 
     spec: authorization-server-discovery#protected-resource-metadata-discovery-requirements
     """
-    for url in [*([named] if named else ()), *_resource_places(server_url)]:
-        found = _document((yield from get(url)), ProtectedResource)
+    places = [*([named] if named else ()), *_resource_places(server_url)]
+    found = yield from _first(places, ProtectedResource)
+    return None if found is None else check_resource(found, server_url)
+
+
+def _first(places: Sequence[str], kind: Any) -> Flow[Any]:
+    """The first document there is. None only where every place says that it has none: what cannot be asked may have
+    one, and to go on without it would be to go by weaker rules."""
+    trouble: LoginFailed | None = None
+    for url in places:
+        answer = yield from get(url)
+        found = _document(answer, kind)
         if found is not None:
-            return check_resource(found, server_url)
+            return found
+        if answer.missing and trouble is None:
+            why = answer.why or (f"status {answer.status}" if answer.status else "nothing comes back")
+            trouble = LoginFailed(f"{clip(url)} cannot be fetched: {why}").at(hint=answer.hint)
+    if trouble is not None:
+        raise trouble
     return None
 
 
@@ -95,11 +112,8 @@ def server_document(issuer: str) -> Flow[AuthorizationServer | None]:
 
     spec: authorization-server-discovery#authorization-server-metadata-discovery
     """
-    for url in _server_places(issuer):
-        found = _document((yield from get(url)), AuthorizationServer)
-        if found is not None:
-            return _check_issuer(found, issuer)
-    return None
+    found = yield from _first(_server_places(issuer), AuthorizationServer)
+    return None if found is None else _check_issuer(found, issuer)
 
 
 def _check_issuer(found: AuthorizationServer, issuer: str) -> AuthorizationServer:
@@ -124,7 +138,7 @@ def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
     """
     parts = urlsplit(server_url)
     origin = f"{parts.scheme}://{parts.netloc}"
-    found = _document((yield from get(origin + _OAUTH)), AuthorizationServer)
+    found = yield from _first([origin + _OAUTH], AuthorizationServer)
     if found is not None:
         # There was no issuer to look it up by, so there is none to be compared with to the letter.
         return _check_issuer(found, origin + "/" if found.issuer.endswith("/") else origin)
@@ -159,4 +173,4 @@ def web_address(url: str) -> SplitResult | None:
 def secure(url: str) -> bool:
     """Whether credentials may travel to this URL: https, or plain http on this machine."""
     parts = web_address(url)
-    return parts is not None and (parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1"))
+    return parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK)

@@ -4,9 +4,10 @@ A flow is a generator: it yields one of these and is sent the answer. It opens n
 browser; so every flow can be tested with values alone.
 """
 
+from base64 import b64encode
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from dovetail.errors import LoginFailed, clip
 from dovetail.wire.codec import encode
@@ -29,11 +30,18 @@ class HttpCall(Struct, frozen=True, kw_only=True):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """What came back; header names are lower case. Status 0: nothing did."""
+    """What came back; header names are lower case. Status 0: nothing did, and why."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    why: str = ""
+    hint: str | None = None  # what to try then
+
+    @property
+    def missing(self) -> bool:
+        """Whether it says nothing about what was asked for: nothing came, or the trouble is the server's own."""
+        return self.status == 0 or self.status >= 500
 
     def json(self) -> dict[str, Any] | None:
         """The object in the body, if it is one."""
@@ -93,7 +101,13 @@ class SignIn(Struct, frozen=True):
     password: str
 
 
-Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn
+class StillUser(Struct, frozen=True):
+    """Is there still a user of this subject? The answer is True, or False."""
+
+    subject: str
+
+
+Wish = HttpCall | Visit | ShowCode | RedirectUri | Now | Pause | Alone | Stranger | SignIn | StillUser
 Flow = Generator[Wish, Any, T]
 
 
@@ -114,6 +128,12 @@ def post_form(url: str, fields: Mapping[str, str], headers: Mapping[str, str] | 
     )
 
 
+def basic(name: str, secret: str) -> str:
+    """What an Authorization header says of a name and a secret. RFC 6749, section 2.3.1"""
+    pair = f"{quote(name, safe='')}:{quote(secret, safe='')}"
+    return "Basic " + b64encode(pair.encode()).decode("ascii")
+
+
 def post_json(url: str, document: Any) -> Flow[HttpAnswer]:
     """Send a document."""
     headers = {"content-type": JSON, "accept": JSON}
@@ -125,7 +145,8 @@ def failure(step: str, answer: HttpAnswer) -> LoginFailed:
     said = answer.json() or {}
     code, words = said.get("error"), said.get("error_description")
     if answer.status == 0:
-        return LoginFailed(f"{step}: the authorization server cannot be reached")
+        why = f": {answer.why}" if answer.why else ""
+        return LoginFailed(f"{step}: the authorization server cannot be reached{why}").at(hint=answer.hint)
     text = f"{step}: the authorization server answered with status {answer.status}"
     if isinstance(code, str):
         text += f", {clip(code, 64)}"

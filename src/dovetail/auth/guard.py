@@ -3,9 +3,8 @@
 Pure: a flow that yields what is to be fetched. Also what the server says of itself to those who ask who guards it.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
@@ -13,10 +12,8 @@ from dovetail.auth.keys import unverified
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
 from dovetail.auth.verify import TOKEN, Verifier, several
 from dovetail.errors import Denied, clip
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.wire.shape import Struct
-
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -202,6 +199,6 @@ def checked_scopes(scopes: str | Iterable[str]) -> tuple[str, ...]:
     """Scopes as an author gives them, each one a word that can stand in a challenge."""
     found = several(scopes)
     for one in found:
-        if not _SCOPE.fullmatch(one):
+        if not SCOPE.fullmatch(one):
             raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")
     return tuple(dict.fromkeys(found))

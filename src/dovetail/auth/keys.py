@@ -144,6 +144,14 @@ def unverified(token: str) -> dict[str, Any]:
     return _part(token, 1)
 
 
+def names_issuer(token: str, issuer: str) -> bool:
+    """Whether a token says that this issuer made it, not yet believed."""
+    try:
+        return unverified(token).get("iss") == issuer
+    except Rejected:
+        return False
+
+
 def _part(token: str, place: int) -> dict[str, Any]:
     parts = token.split(".")
     if len(parts) != 3 or len(token) > LONGEST:

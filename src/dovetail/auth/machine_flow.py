@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-from dovetail.auth import proofs
 from dovetail.auth.challenge import Challenge
-from dovetail.auth.code_flow import choose_scopes, discover
+from dovetail.auth.code_flow import choose_scopes, discover, proof_key
 from dovetail.auth.documents import AuthorizationServer, secure
 from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
 from dovetail.auth.login import Login, Registered, Token
@@ -31,7 +30,7 @@ def by_credentials(
     method = "private_key_jwt" if settings.private_key else choose_method(server, True, settings.token_auth_method)
     client = _client(server, settings.client_id, settings.client_secret, method)
     fields = {"grant_type": "client_credentials", "resource": resource} | _scope(scopes)
-    key = (known.key if known is not None else None) or (proofs.new_key() if settings.dpop else None)
+    key = proof_key(settings.dpop, challenge, document, known)
     token = yield from request_token(server, client, fields, key=key, signer=signer_of(settings))
     return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
 

@@ -7,13 +7,13 @@ there is no more room to remember, proofs are refused rather than let through tw
 import hashlib
 import hmac
 import secrets
-from base64 import urlsafe_b64encode
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
-from dovetail.auth.claims import Rejected, Unavailable
+from dovetail.auth.claims import Rejected, Unavailable, moment
 from dovetail.auth.keys import ASYMMETRIC, Key
+from dovetail.auth.proofs import digest
 
 ALGORITHMS: Final = tuple(one for one in ASYMMETRIC if one != "EdDSA")
 
@@ -44,12 +44,12 @@ class Possession:
         claims = signing.verified(proof, signing.fitting([key], {"alg": header.get("alg")}, ALGORITHMS), header["alg"])
         if claims.get("htm") != method or not _same(claims.get("htu"), url):
             raise Rejected("the DPoP proof is for another request")
-        made, name = claims.get("iat"), claims.get("jti")
-        if isinstance(made, bool) or not isinstance(made, int | float) or not abs(now - made) <= _WINDOW:
+        made, name = moment(claims, "iat"), claims.get("jti")
+        if made is None or not abs(now - made) <= _WINDOW:
             raise Rejected("the DPoP proof is not of this moment")
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_ID:
             raise Rejected("the DPoP proof has no usable jti")
-        if token is not None and claims.get("ath") != _digest(token.encode()):
+        if token is not None and claims.get("ath") != digest(token):
             raise Rejected("the DPoP proof is for another token")
         if self._nonces and claims.get("nonce") not in (self.nonce(now), self.nonce(now - _SLOT)):
             raise UseNonce("the DPoP proof must repeat the nonce")
@@ -59,7 +59,7 @@ class Possession:
 
     def nonce(self, now: float) -> str:
         """The nonce of this moment; it needs no memory."""
-        return _digest(hmac.digest(self._secret, b"%d" % int(now // _SLOT), "sha256"))[:22]
+        return hmac.digest(self._secret, b"%d" % int(now // _SLOT), "sha256").hex()[:32]
 
     def _once(self, name: str, now: float) -> None:
         mark = hashlib.sha256(name.encode()).digest()
@@ -90,7 +90,7 @@ def _key(header: dict[str, Any]) -> Key:
     jwk = header.get("jwk")
     if str(header.get("typ", "")).lower() != "dpop+jwt" or not isinstance(jwk, dict) or "d" in jwk or "k" in jwk:
         raise Rejected("the DPoP proof is none")
-    key = Key({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use")})
+    key = Key({name: value for name, value in jwk.items() if name not in ("alg", "kid", "use", "key_ops")})
     if not key.strong:
         raise Rejected("the DPoP proof is signed with a key that is not accepted")
     return key
@@ -108,7 +108,3 @@ def _plain(url: str) -> tuple[str, str, int | None, str]:
     except ValueError:
         return "", "", None, ""
     return parts.scheme, (parts.hostname or "").lower(), port, parts.path.rstrip("/")
-
-
-def _digest(data: bytes) -> str:
-    return urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode("ascii")

@@ -9,12 +9,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth.documents import secure, web_address
+from dovetail.protocol.http import LOOPBACK
 from dovetail.wire.shape import Struct
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _PRIVATE: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
-_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class Discreet(Struct, frozen=True):
@@ -230,4 +230,4 @@ def _check_token(name: str, value: Any) -> None:
 
 def _listened_for(uri: str) -> bool:
     parts = urlsplit(uri)
-    return parts.scheme == "http" and parts.hostname in _LOCAL
+    return parts.scheme == "http" and parts.hostname in LOOPBACK

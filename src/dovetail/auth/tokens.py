@@ -1,14 +1,12 @@
 """The token endpoint: how a client proves who it is there, and what a token response means."""
 
 import re
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from dovetail.auth import proofs
 from dovetail.auth.documents import AuthorizationServer, secure
-from dovetail.auth.flow import Flow, HttpAnswer, Now, failure, post_form
+from dovetail.auth.flow import Flow, HttpAnswer, Now, basic, failure, post_form
 from dovetail.auth.login import EARLY, Login, Registered, Token
 from dovetail.auth.settings import Signer
 from dovetail.errors import LoginFailed
@@ -72,10 +70,9 @@ def prove(
     form = dict(fields)
     match client.method:
         case "client_secret_basic" if client.client_secret is not None:
-            pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
             # Servers of the official SDK look the client up by the form, however it proves who it is.
             form["client_id"] = client.client_id
-            return form, {"authorization": "Basic " + b64encode(pair.encode()).decode("ascii")}
+            return form, {"authorization": basic(client.client_id, client.client_secret)}
         case "client_secret_post" if client.client_secret is not None:
             return form | {"client_id": client.client_id, "client_secret": client.client_secret}, {}
         case "private_key_jwt" if assertion is not None:

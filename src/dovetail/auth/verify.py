@@ -6,15 +6,13 @@ cannot be checked is refused.
 
 import hashlib
 import re
-from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 from dovetail.auth import keys as signing
 from dovetail.auth.claims import Rejected, Unavailable, check, principal_of
 from dovetail.auth.documents import secure, server_document
-from dovetail.auth.flow import Alone, Flow, Now, get, post_form
+from dovetail.auth.flow import Alone, Flow, Now, basic, get, post_form
 from dovetail.auth.keys import ASYMMETRIC, Keys
 from dovetail.errors import LoginFailed
 from dovetail.protocol.principal import Principal
@@ -91,10 +89,7 @@ class JwtVerifier:
 
     def speaks_of(self, token: str) -> bool:
         """Whether it says that this issuer made it."""
-        try:
-            return signing.unverified(token).get("iss") == self.issuer
-        except Rejected:
-            return False
+        return signing.names_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Collection[str]) -> Flow[Principal]:
         """Who the token speaks for."""
@@ -123,8 +118,13 @@ class JwtVerifier:
         found = signing.fitting(self._usable(now), header, self._algorithms)
         if found and self._found_at is not None and now < self._found_at + _FRESH:
             return found
+        due = self._looked_at is None or now >= self._looked_at + _PACE
+        if found and not due:
+            return found  # somebody looks, or has looked just now: this key is good until then
+        if found:
+            self._looked_at = now
         yield Alone()
-        if self._looked_at is None or now >= self._looked_at + _PACE:
+        if found or self._looked_at is None or now >= self._looked_at + _PACE:
             self._looked_at = now
             yield from self._look(now)
         found = signing.fitting(self._usable(now), header, self._algorithms)
@@ -185,8 +185,7 @@ class IntrospectionVerifier:
             raise ValueError("the endpoint must be https: tokens travel there")
         self.issuer = issuer
         self._endpoint = endpoint
-        pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
-        self._credentials = "Basic " + b64encode(pair.encode()).decode("ascii")
+        self._credentials = basic(client_id, client_secret)
         self._audience = several(audience)
         self._scope_claims = several(scope_claims) or SCOPE_CLAIMS
         self._remember = remember

@@ -26,6 +26,7 @@ from dovetail.errors import (
     ResultError,
     clip,
 )
+from dovetail.protocol.http import LOOPBACK
 from dovetail.wire.codec import convert, encode, plain
 from dovetail.wire.content import TextContent
 from dovetail.wire.elicitation import ElicitParams, ElicitResult
@@ -37,7 +38,6 @@ from dovetail.wire.roots import ListRootsResult, Root
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
 
 _TOLD: Final = 300
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ElicitHandler: TypeAlias = Callable[[ElicitParams], Any]
 SampleHandler: TypeAlias = Callable[[CreateMessageParams], Any]

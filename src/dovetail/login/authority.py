@@ -13,10 +13,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth.documents import web_address
-from dovetail.auth.flow import Flow, SignIn
+from dovetail.auth.flow import Flow, SignIn, StillUser
 from dovetail.auth.guard import checked_scopes
-from dovetail.auth.server.authority import METADATA, Authority, Settings
+from dovetail.auth.server.authority import METADATA, Authority
 from dovetail.auth.server.issuing import Issuing, OwnTokens
+from dovetail.auth.server.settings import Settings
 from dovetail.auth.server.store import Client, Shelf, Store
 from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, failure
@@ -47,6 +48,8 @@ class AuthorizationServer:
     issuer: its address, exactly as clients will see it; https, or http on this machine.
     users: names and passwords, or a function of both (plain or async) that returns the user's subject or None. Without
         any, and without `upstream`, everyone on this machine is one development user.
+    active: whether there is still a user of a subject: a function (plain or async), asked whenever a token is renewed.
+        A table of users answers that by itself.
     upstream: a provider whose users log in here instead.
     resources: the servers it issues tokens for; those of its own origin unless you say otherwise.
     scopes: what can be asked for; anything unless you say otherwise.
@@ -56,6 +59,8 @@ class AuthorizationServer:
     store: a path for a SQLite file; in memory unless you say otherwise.
     secret: seals the signing key and the tokens of the provider upstream, at least 16 bytes; needed with a file.
     askers: resource servers that may ask about tokens, with their secrets.
+    access_time, refresh_time, login_time: seconds a token is good for, may wait to be renewed, and after which a user
+        logs in again, however often it was renewed.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class AuthorizationServer:
         *,
         issuer: str,
         users: Users | None = None,
+        active: Callable[[str], Any] | None = None,
         upstream: Upstream | None = None,
         resources: str | Sequence[str] = (),
         scopes: str | Sequence[str] = (),
@@ -76,12 +82,13 @@ class AuthorizationServer:
         name: str | None = None,
         access_time: float = 900.0,
         refresh_time: float = 30 * 86400.0,
+        login_time: float = 180 * 86400.0,
         allowed_hosts: Collection[str] = (),
     ) -> None:
         parts = urlsplit(issuer)
         local = parts.hostname in LOOPBACK
         _check_issuer(issuer, local=local)
-        _check_users(users)
+        _check_users(users, active)
         if users is not None and upstream is not None:
             raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
         if users is None and upstream is None:
@@ -95,9 +102,16 @@ class AuthorizationServer:
         self._store: Store = store or Shelf()
         self._threaded = isinstance(self._store, SqliteStore)
         self._users = users
+        self._active = active
         vault = Vault(secret)
         self._issuing = Issuing(
-            issuer, self._store, vault, access_time=access_time, refresh_time=refresh_time, warn=_warner(issuer)
+            issuer,
+            self._store,
+            vault,
+            access_time=access_time,
+            refresh_time=refresh_time,
+            login_time=login_time,
+            warn=_warner(issuer),
         )
         settings = Settings(
             issuer=issuer,
@@ -129,14 +143,22 @@ class AuthorizationServer:
 
         For the server alone: it must never reach a client.
         """
-        family = principal.claims.get("sid") if principal is not None else None
-        return None if not isinstance(family, str) else await self._run(self._authority.upstream_token(family))
+        if principal is None or principal.issuer != self._issuing.issuer:
+            return None  # what another issuer says of a grant is about its own
+        family = principal.claims.get("sid")
+        if not isinstance(family, str):
+            return None
+        return await self._run(self._authority.upstream_token(family, principal.subject))
+
+    async def revoke(self, subject: str) -> int:
+        """End every login of a user, here and at once; how many there were."""
+        return await self._run(self._issuing.end_all(subject))
 
     def beside(self, application: Any) -> Any:
         """One ASGI application of this and another, such as `app.asgi()`: what is not for this is for that."""
 
         async def both(scope: Scope, receive: Any, send: Any) -> None:
-            mine = scope["type"] == "http" and self._authority.serves(self._relative(scope))
+            mine = scope["type"] == "http" and self._below(scope) and self._authority.serves(self._relative(scope))
             await (self if mine else application)(scope, receive, send)
 
         return both
@@ -196,22 +218,32 @@ class AuthorizationServer:
                 return path.removeprefix(prefix)
         return path
 
+    def _below(self, scope: Scope) -> bool:
+        """Whether a path is of the issuer, and not of an application beside it that has one of the same name."""
+        path = "/" + scope["path"].strip("/")
+        root = (scope.get("root_path") or "").rstrip("/")
+        return path == METADATA + self._path or path.startswith((self._path + "/", root + self._path + "/"))
+
     async def _run(self, flow: Flow[Any]) -> Any:
         return await self._unattended.run(flow, threaded=self._threaded)
 
-    async def _grant(self, wish: Any) -> str | None:
+    async def _grant(self, wish: SignIn | StillUser) -> Any:
+        return await (self._sign_in(wish) if isinstance(wish, SignIn) else self._is_active(wish.subject))
+
+    async def _is_active(self, subject: str) -> bool:
+        if self._active is not None:
+            return await _called(self._active, subject) is True
+        return not isinstance(self._users, Mapping) or subject in self._users
+
+    async def _sign_in(self, wish: SignIn) -> str | None:
         """The subject of a user, if the password is theirs."""
-        assert isinstance(wish, SignIn)
         users = self._users
         if isinstance(users, Mapping):
             known = users.get(wish.name, secrets.token_urlsafe(16))
             return wish.name if secrets.compare_digest(known.encode(), wish.password.encode()) else None
         if users is None:
             return None
-        if inspect.iscoroutinefunction(users):
-            found = await users(wish.name, wish.password)
-        else:
-            found = await asyncio.to_thread(users, wish.name, wish.password)
+        found = await _called(users, wish.name, wish.password)
         return found if isinstance(found, str) and found else None
 
     async def _live(self, receive: Any, send: Any) -> None:
@@ -239,7 +271,16 @@ def _check_issuer(issuer: str, *, local: bool) -> None:
         raise ValueError("issuer must be a plain URL: no query, fragment or credentials")
 
 
-def _check_users(users: Any) -> None:
+async def _called(function: Callable[..., Any], *arguments: str) -> Any:
+    """What a function of the author's returns; a plain one runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+def _check_users(users: Any, active: Any) -> None:
+    if not (active is None or callable(active)):
+        raise TypeError("active must be a function of a subject that returns whether it is still a user's")
     if not (users is None or isinstance(users, Mapping) or callable(users)):
         raise TypeError("users must be a table of names and passwords, or a function of both")
 

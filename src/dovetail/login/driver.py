@@ -41,10 +41,16 @@ _DOUBTED = (*tokens.FORGOTTEN, "invalid_scope")  # some servers limit a client's
 class Driver:
     """The login of one client at one server."""
 
-    def __init__(self, url: str, settings: Settings, make_fetcher: Callable[..., Fetcher]) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        make_fetcher: Callable[..., Fetcher],
+        make_own: Callable[..., Fetcher] | None = None,
+    ) -> None:
         self._url = url
         self._settings = settings
-        self._make_web = lambda: Web(url, settings.local, make_fetcher)
+        self._make_web = lambda: Web(url, settings.local, make_fetcher, make_own)
         self._store: Store = store_for(getattr(settings, "store", "memory"))
         self._kept = True  # whether the store took what it was given
         self._loaded = False
@@ -287,12 +293,14 @@ def _heard(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-def driver_for(url: str, auth: Any, make_fetcher: Callable[..., Fetcher]) -> Driver:
-    """The driver of a setting."""
+def driver_for(
+    url: str, auth: Any, make_fetcher: Callable[..., Fetcher], make_own: Callable[..., Fetcher] | None = None
+) -> Driver:
+    """The driver of a setting; `make_own` makes what calls the server's own origin, if that is something else."""
     if auth == "oauth":
         auth = OAuth()
     if isinstance(auth, OAuth | DeviceLogin | ClientCredentials | EnterpriseLogin | WorkloadIdentity):
-        return Driver(url, auth, make_fetcher)
+        return Driver(url, auth, make_fetcher, make_own)
     raise TypeError(
         "auth must be 'oauth', Bearer(...), OAuth(...), ClientCredentials(...), DeviceLogin(...), "
         f"EnterpriseLogin(...) or WorkloadIdentity(...), not {_named(auth)}"

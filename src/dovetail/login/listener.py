@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from dovetail.errors import LoginFailed
+from dovetail.protocol.http import LOOPBACK
 
 DEFAULT: Final = "http://127.0.0.1:0/callback"
 _HEAD: Final = 16 * 1024
@@ -24,7 +25,7 @@ class Listener:
 
     def __init__(self, redirect_uri: str | None = None) -> None:
         parts = urlsplit(redirect_uri or DEFAULT)
-        if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        if parts.scheme != "http" or parts.hostname not in LOOPBACK:
             raise LoginFailed("the redirect URI is not on this machine").at(hint="pass paste= to bring its answer back")
         self._host = parts.hostname
         self._port = parts.port or 0

@@ -30,12 +30,16 @@ class SqliteStore:
         self._base.execute("PRAGMA journal_mode = WAL")
         self._base.execute("PRAGMA synchronous = FULL")
         self._base.execute(_SCHEMA)
+        # Whoever reads waits for nobody who writes: every request at a guarded server reads.
+        self._reading = threading.Lock()
+        self._reader = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        self._reader.execute("PRAGMA query_only = ON")
         self._writes = 0
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, if it is there."""
-        with self._lock:
-            found = self._base.execute(
+        with self._reading:
+            found = self._reader.execute(
                 "SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)
             ).fetchone()
         return None if found is None or found[1] <= now else found[0]
@@ -43,7 +47,7 @@ class SqliteStore:
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Remember a value."""
         with self._lock:
-            self._make_room(kind, now)
+            self._make_room(kind, key, now)
             self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
@@ -53,17 +57,18 @@ class SqliteStore:
             "WHERE until <= ?5 RETURNING value"
         )
         with self._lock:
-            self._make_room(kind, now)
+            self._make_room(kind, key, now)
             written = self._base.execute(statement, (kind, key, value, until, now)).fetchone()
         return None if written is not None else self.get(kind, key, now)
 
-    def _make_room(self, kind: str, now: float) -> None:
-        """Forget what is over, now and then; Full if that leaves no room."""
+    def _make_room(self, kind: str, key: str, now: float) -> None:
+        """Forget what is over, now and then; Full if that leaves no room for what is not there yet."""
         self._writes += 1
         if self._writes % _PURGE == 1:
             self._base.execute("DELETE FROM kept WHERE until <= ?", (now,))
             count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
-            if count >= _MOST:
+            there = self._base.execute("SELECT 1 FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+            if count >= _MOST and there is None:
                 self._writes -= 1
                 raise Full(kind)
 
@@ -74,7 +79,23 @@ class SqliteStore:
             found = self._base.execute(statement, (kind, key)).fetchone()
         return None if found is None or found[1] <= now else found[0]
 
+    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+        """Put a value where the old one still is; of several processes one succeeds."""
+        statement = (
+            "UPDATE kept SET value = ?1, until = ?2 WHERE kind = ?3 AND key = ?4 AND value = ?5 AND until > ?6 "
+            "RETURNING key"
+        )
+        with self._lock:
+            return self._base.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
+
+    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
+        """Every key of a kind, with its value."""
+        statement = "SELECT key, value FROM kept WHERE kind = ? AND until > ?"
+        with self._reading:
+            return self._reader.execute(statement, (kind, now)).fetchall()
+
     def close(self) -> None:
         """Let go of the file."""
-        with self._lock:
+        with self._lock, self._reading:
+            self._reader.close()
             self._base.close()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
-from dovetail.auth.flow import Alone, Flow, HttpCall, Now, SignIn, Stranger
+from dovetail.auth.flow import Alone, Flow, HttpCall, Now, SignIn, StillUser, Stranger
 from dovetail.login.web import answered
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher
@@ -56,7 +56,7 @@ class Unattended:
                     case Alone():
                         self._settle()
                         answer = await held.enter_async_context(self._alone)
-                    case SignIn() if self._grant is not None:
+                    case SignIn() | StillUser() if self._grant is not None:
                         answer = await self._grant(wish)
                     case _:
                         raise TypeError(f"nobody here can grant {wish!r}")

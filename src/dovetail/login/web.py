@@ -6,14 +6,15 @@ behalf of a public server, and never in the clear where the server is not.
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dovetail.auth.documents import secure, web_address
 from dovetail.auth.flow import HttpAnswer, HttpCall
-from dovetail.errors import TransportError
+from dovetail.errors import TransportError, clip
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher
 
@@ -21,6 +22,8 @@ _DOCUMENT: Final = 256 * 1024
 _DOCUMENT_TIME: Final = 5.0
 _TOKEN_TIME: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
 
+_INSIDE: Final = "it is in this network, where a server elsewhere may not send us"
+_LOCAL: Final = "if it is yours, say so: local=True in what auth= is, such as OAuth(local=True)"
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 _LOCAL_ENDINGS: Final = (".localhost", ".local", ".internal")
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
@@ -30,29 +33,41 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 class Web:
     """The web as far as the server at a URL may send us about in it; for one login."""
 
-    def __init__(self, url: str, local: bool | None, make_fetcher: Callable[..., Fetcher]) -> None:
+    def __init__(
+        self,
+        url: str,
+        local: bool | None,
+        make_fetcher: Callable[..., Fetcher],
+        make_own: Callable[..., Fetcher] | None = None,  # for calls to the server's own origin
+    ) -> None:
         parts = urlsplit(url)
+        self._origin = _origin(parts)
         self._clear = parts.scheme == "http"
         self._local = is_local(parts.hostname or "") if local is None else local
         screen = None if self._local else is_public
         self._fetcher = make_fetcher(limits=FetchLimits(body=_DOCUMENT), screen=screen)
+        self._own = make_own(limits=FetchLimits(body=_DOCUMENT), screen=screen) if make_own else self._fetcher
 
     async def call(self, call: HttpCall) -> HttpAnswer:
         """The answer; status 0 where there is none, or none may be asked for."""
-        if not self._allowed(call.url):
-            return HttpAnswer(0)
-        return await answered(self._fetcher, call)
-
-    def _allowed(self, url: str) -> bool:
-        parts = web_address(url)
-        if parts is None or not (self._clear or secure(url)):
-            return False
+        parts = web_address(call.url)
+        if parts is None:
+            return HttpAnswer(0, why="it is no web address")
+        if not (self._clear or secure(call.url)):
+            return HttpAnswer(0, why="it is not https")
         # Addresses are screened when they are connected to; but a proxy would connect to a name by itself.
-        return self._local or not is_local(parts.hostname or "")
+        if not self._local and is_local(parts.hostname or ""):
+            return HttpAnswer(0, why=_INSIDE, hint=_LOCAL)
+        return await answered(self._own if _origin(parts) == self._origin else self._fetcher, call)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._fetcher.close()
+        await self._own.close()
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
@@ -62,8 +77,12 @@ async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
         async with asyncio.timeout(_DOCUMENT_TIME if call.method == "GET" else _TOKEN_TIME):
             reply = await fetcher.fetch(call.method, call.url, headers, call.body)
             body = await reply.read()
-    except (TransportError, TimeoutError, ValueError):
-        return HttpAnswer(0)
+    except TimeoutError:
+        return HttpAnswer(0, why="no answer came in time")
+    except (TransportError, ValueError) as exc:
+        if isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.EACCES:
+            return HttpAnswer(0, why=_INSIDE, hint=_LOCAL)
+        return HttpAnswer(0, why=clip(str(exc)))
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.items()}
     return HttpAnswer(reply.status, found, body)
 

@@ -4,8 +4,11 @@ It is the text that tells this caller from every other, always the same for the 
 shares of the limits are bound to it by plain comparison. Beside that text it carries what was learned on the way.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
+
+SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
 class Principal(str):

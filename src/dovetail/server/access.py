@@ -4,20 +4,18 @@ What a caller may not see does not exist for them. What they see but lack scopes
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from dovetail.errors import InsufficientScope
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SCOPE, Principal
+from dovetail.server.templates import Template
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
 
 Predicate = Callable[[Principal | None], bool]
 V = TypeVar("V")
-
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, section 3.3
 
 
 class Access(Struct, frozen=True):
@@ -33,6 +31,8 @@ class Rules:
     def __init__(self, *, show_locked: bool) -> None:
         self._rules: dict[tuple[str, str], Access] = {}
         self._tagged: list[tuple[frozenset[str], Access]] = []
+        self._named: dict[str, Access] = {}  # whatever comes and goes under a name
+        self._patterns: dict[str, Template] = {}
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
     def add(self, kind: str, name: str, access: Access) -> None:
@@ -43,10 +43,24 @@ class Rules:
         """A rule about whatever has one of these tags, now or later."""
         self._tagged.append((frozenset(tags), access))
 
+    def add_named(self, name: str, access: Access) -> None:
+        """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
+        if "{" in name:
+            self._patterns[name] = Template(name)
+        self._named[name] = _both(self._named.get(name), access)
+
+    def named(self, name: str) -> Access | None:
+        """The rule about something of this name or URI; None if there is none."""
+        found = self._named.get(name)
+        for pattern, template in self._patterns.items():
+            if pattern != name and template.match(name) is not None:
+                found = _both(found, self._named[pattern])
+        return found
+
     @property
     def scopes(self) -> tuple[str, ...]:
         """Every scope a rule names, in order."""
-        rules = (*self._rules.values(), *(access for _, access in self._tagged))
+        rules = (*self._rules.values(), *(access for _, access in self._tagged), *self._named.values())
         return tuple(dict.fromkeys(scope for access in rules for scope in access.scopes))
 
     @property
@@ -62,7 +76,7 @@ class Rules:
         return found
 
     def drop(self, kind: str, name: str) -> None:
-        """It is not there any more."""
+        """It is not there any more; what was said of its name stays said."""
         self._rules.pop((kind, name), None)
 
     def about(self, kind: str, name: str) -> bool:
@@ -73,6 +87,11 @@ class Rules:
         """Whether it is there for this caller. Raises InsufficientScope if it would be, with more scopes."""
         access = self._rules.get((kind, name))
         return access is None or admitted(access, name, principal)
+
+    def lets(self, uri: str, principal: Principal | None) -> bool:
+        """Whether what is said of an address lets this caller by. Raises InsufficientScope if more scopes would."""
+        access = self.named(uri)
+        return access is None or admitted(access, uri, principal)
 
     def shown(self, kind: str, items: Mapping[str, V], principal: Principal | None) -> Mapping[str, V] | None:
         """Those of the items this caller is shown; None if no rule is about any of them."""
@@ -128,7 +147,7 @@ def access(scopes: str | Iterable[str], visible: Any) -> Access:
     """The rule an author means."""
     found = (scopes,) if isinstance(scopes, str) else tuple(dict.fromkeys(scopes))
     for one in found:
-        if not _SCOPE.fullmatch(one):
+        if not SCOPE.fullmatch(one):
             raise ValueError(f"{one!r} is not a scope: one word, without quotes or backslashes")
     if not (visible is None or callable(visible)):
         raise TypeError("visible must be a function of the principal that returns whether it is shown")

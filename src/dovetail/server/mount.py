@@ -246,7 +246,8 @@ class Mounts:
         mounts = [mount for mount in self._mounts if self._lists(mount.access, mount.target.name, principal)]
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                if self._enabled(declaration) and self._lists(self._tagged(declaration), name, principal):
+                rules = (self._tagged(declaration), self._named(name))
+                if self._enabled(declaration) and all(self._lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
 
@@ -259,6 +260,10 @@ class Mounts:
     def _tagged(self, declaration: Any) -> "Access | None":
         """The rule of this server about something with such tags."""
         return None if self._server.rules is None else self._server.rules.tagged(tags_of(declaration))
+
+    def _named(self, name: str) -> "Access | None":
+        """The rule of this server about something of such a name."""
+        return None if self._server.rules is None else self._server.rules.named(name)
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -307,6 +312,8 @@ class Mounts:
         One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
         would to a caller with more scopes.
         """
+        if not _admits(self._named(name), name, exchange):
+            return None
         able = [pair for pair in self._able(kind, name) if self._lists(pair[0].access, name, exchange.caller.principal)]
         if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
             return await self._admitted(*able[0], kind, exchange)
@@ -406,6 +413,8 @@ class Mounts:
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
+        if not self._lists(self._named(uri), uri, principal):
+            return False
         able = self._able("resource", uri)
         for mount, inner in able:
             target = mount.target

@@ -209,8 +209,8 @@ class Offers:
     ) -> None:
         """Say who may see and use things: those of some names or URIs, or with one of the tags, now and later.
 
-        A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, and
-        those by tag hold for what is mounted here too.
+        A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, for
+        what is mounted here too.
         """
         from dovetail.server.access import access
 
@@ -221,11 +221,16 @@ class Offers:
         rules = self._ruled()
         if tags:
             rules.add_tagged(tags, rule)
+        for name in names:
+            rules.add_named(name, rule)
         for kind, name, _ in meant:
             rules.add(kind, name, rule)
-        self.changed(*{_LIST_OF[kind] for kind, _, _ in meant} if not tags else _LISTS)
+        self.changed(*_LISTS)
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
+        known = {name for registered in self._all.values() for name in registered}
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
         other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
         for _, one in other:
             one.enabled = enabled
@@ -237,9 +242,6 @@ class Offers:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
         if isinstance(tags, str):
             raise TypeError(f"tags are several: write tags=[{tags!r}]")
-        known = {name for registered in self._all.values() for name in registered}
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
         for kind, registered in self._all.items():
             for name, one in registered.items():
                 if name in names or not one.tags.isdisjoint(tags):
@@ -259,8 +261,10 @@ class Offers:
         self._all[kind][name] = made
         if access is not None:
             self._ruled().add(kind, name, access)
-        if self._rules is not None and (tagged := self._rules.tagged(made.tags)) is not None:
-            self._rules.add(kind, name, tagged)
+        if self._rules is not None:
+            for rule in (self._rules.tagged(made.tags), self._rules.named(name)):
+                if rule is not None:
+                    self._rules.add(kind, name, rule)
         if made.enabled and kind != "resource template":
             self._registry(kind)[name] = made
             self.changed(_LIST_OF[kind])

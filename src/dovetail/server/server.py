@@ -548,7 +548,7 @@ class Server(Offers):
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             life = resource.lifetime or self._lifetime("resources/read")
-            if self._rules is not None and self._rules.about(*_key(resource)):
+            if self._rules is not None and (self._rules.about(*_key(resource)) or self._rules.named(uri) is not None):
                 life = Lifetime(life.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
         return result
@@ -556,8 +556,13 @@ class Server(Offers):
     def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
         rules = self._rules
         fixed = self._resources.get(uri)
-        if fixed is not None and (rules is None or rules.check("resource", uri, principal)):
-            return fixed, {}
+        if fixed is not None:
+            # Whom it is hidden from does not get at its address by a template either.
+            if rules is None or rules.check("resource", uri, principal):
+                return fixed, {}
+            raise ResourceNotFound(uri)
+        if rules is not None and not rules.lets(uri, principal):
+            raise ResourceNotFound(uri)
         for template in self._templates_by_precision:
             found = template.template.match(uri)
             if found is not None and (rules is None or rules.check(*_key(template), principal)):

@@ -6,38 +6,33 @@ of it: a client that is allowed today asks again tomorrow. spec: authorization, 
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.auth import keys as signing
 from dovetail.auth import proofs
-from dovetail.auth.claims import Rejected, Unavailable
-from dovetail.auth.flow import Flow, Now, SignIn, Stranger
-from dovetail.auth.guard import checked_scopes
+from dovetail.auth.flow import Alone, Flow, Now, SignIn, Stranger
 from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.login import Token
-from dovetail.auth.possession import ALGORITHMS, Possession
+from dovetail.auth.possession import ALGORITHMS
 from dovetail.auth.server import clients, pages
-from dovetail.auth.server.clients import BadClient
+from dovetail.auth.server.clients import BadClient, acts
+from dovetail.auth.server.granting import Granting
 from dovetail.auth.server.issuing import Issuing
-from dovetail.auth.server.proving import Proving, Refused, basic, claimed, refused
+from dovetail.auth.server.proving import Proving, Refused
+from dovetail.auth.server.settings import Settings
 from dovetail.auth.server.store import Asked, Client, Code, Full, Grant, Store, Trip, pack, unpack
-from dovetail.auth.server.throttle import Throttle
+from dovetail.auth.server.throttle import Throttle, neighbours
 from dovetail.auth.server.upstream import Upstream, Vault
-from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same
-from dovetail.auth.settings import words
+from dovetail.auth.server.web import Request, Response, document, failure, mark, page, redirect, same, slow
 from dovetail.errors import LoginFailed, clip
-from dovetail.wire.shape import Struct, field, replace
+from dovetail.wire.shape import replace
 
 METADATA: Final = "/.well-known/oauth-authorization-server"
-CODE_FLOW: Final = "authorization_code"
-PROGRAM: Final = "client_credentials"
 
 _PENDING: Final = 600.0  # for a user to decide
-_CLIENT: Final = 90 * 86400.0  # since it was last used
+_ABOUT_REQUEST: Final = "authorization request"
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_VERIFIER: Final = re.compile(r"[A-Za-z0-9\-._~]{43,128}")
 _LONGEST: Final = 4096  # of a state, a scope, a resource
 # What the scripts of any page may call: nothing there goes by a cookie.
 _FOR_PROGRAMS: Final = frozenset({METADATA, "/jwks", "/token", "/register", "/revoke"})
@@ -46,27 +41,6 @@ _PREFLIGHT: Final = (
     ("access-control-allow-headers", "authorization, content-type, dpop, mcp-protocol-version"),
     ("access-control-max-age", "600"),
 )
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What an operator decides."""
-
-    issuer: str
-    name: str
-    resources: tuple[str, ...] = ()  # what tokens may be for; empty: servers of the issuer's own origin
-    scopes: tuple[str, ...] = ()  # what may be asked for; empty: anything
-    clients: tuple[Client, ...] = ()
-    registration: bool = True
-    registrations: int = 10  # of one address in an hour
-    failures: int = 10  # of one client, or of one user, in a minute
-    fetches: int = 30  # of documents of clients for one address, in a minute
-    trusts: Callable[[str], bool] | None = None  # which hosts may describe clients by their documents
-    passwords: bool = False  # whether users prove who they are here
-    user: str | None = None  # everyone, in development
-    askers: dict[str, str] = field(
-        default_factory=dict
-    )  # who may ask about tokens: resource servers, with their secrets
-    warn: Callable[[str], None] | None = None  # tells the operator
 
 
 class Authority:
@@ -81,30 +55,30 @@ class Authority:
         self._upstream = upstream
         self._vault = vault
         self._known = {one.client_id: one for one in settings.clients}
-        self._possession = Possession()
         self._registrations = Throttle(settings.registrations, 3600.0)
         self._told = Throttle(1, 3600.0)
-        self._proving = Proving(settings.issuer, self._at("/token"), store, self._client)
+        proving = Proving(settings.issuer, settings.at("/token"), store, self._client, self._may_fetch)
+        self._granting = Granting(settings, store, issuing, proving)
         self._fetches = Throttle(settings.fetches, 60.0)
-        self._failures = Throttle(settings.failures, 60.0)  # of one client or user, from one address
+        self._failures = Throttle(settings.failures, 60.0)  # of one user, from one address
+        self._guesses = Throttle(settings.failures * 5, 60.0)  # of all users, from one address
         self._attacks = Throttle(settings.failures * 10, 60.0)  # of one user, from anywhere
+        self._decisions = Throttle(settings.decisions, 60.0)  # from one address
         https = settings.issuer.startswith("https://")
         self._cookie = "__Host-dovetail" if https else "dovetail"
         self._cookie_rules = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if https else "")
-        parts = urlsplit(settings.issuer)
-        self._origin = f"{parts.scheme}://{parts.netloc}"
         self._routes: dict[tuple[str, str], Callable[[Request], Flow[Response]]] = {
             ("GET", METADATA): self._metadata,
             ("GET", "/jwks"): self._jwks,
             ("GET", "/authorize"): self._authorize,
             ("POST", "/consent"): self._consent,
-            ("POST", "/token"): self._token,
-            ("POST", "/revoke"): self._revoke,
+            ("POST", "/token"): self._granting.token,
+            ("POST", "/revoke"): self._granting.revoke,
         }
         if settings.registration:
             self._routes["POST", "/register"] = self._register
         if settings.askers:
-            self._routes["POST", "/introspect"] = self._introspect
+            self._routes["POST", "/introspect"] = self._granting.introspect
         if upstream is not None:
             self._routes["GET", "/callback"] = self._callback
 
@@ -114,6 +88,7 @@ class Authority:
 
     def handle(self, request: Request) -> Flow[Response]:
         """The response to a request."""
+        request = replace(request, address=neighbours(request.address))
         response = yield from self._answered(request)
         if request.path not in _FOR_PROGRAMS:
             return response
@@ -143,13 +118,16 @@ class Authority:
         issuer, settings = self._settings.issuer, self._settings
         said: dict[str, Any] = {
             "issuer": issuer,
-            "authorization_endpoint": self._at("/authorize"),
-            "token_endpoint": self._at("/token"),
-            "revocation_endpoint": self._at("/revoke"),
-            "jwks_uri": self._at("/jwks"),
+            "authorization_endpoint": self._settings.at("/authorize"),
+            "token_endpoint": self._settings.at("/token"),
+            "revocation_endpoint": self._settings.at("/revoke"),
+            "jwks_uri": self._settings.at("/jwks"),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": [*clients.GRANTS, *([PROGRAM] if any(map(_acts, settings.clients)) else [])],
+            "grant_types_supported": [
+                *clients.GRANTS,
+                *([clients.PROGRAM] if any(map(acts, settings.clients)) else []),
+            ],
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": list(clients.METHODS),
             "revocation_endpoint_auth_methods_supported": list(clients.METHODS),
@@ -162,17 +140,14 @@ class Authority:
         if settings.scopes:
             said["scopes_supported"] = list(settings.scopes)
         if settings.registration:
-            said["registration_endpoint"] = self._at("/register")
+            said["registration_endpoint"] = self._settings.at("/register")
         if settings.askers:
-            said["introspection_endpoint"] = self._at("/introspect")
+            said["introspection_endpoint"] = self._settings.at("/introspect")
         return document(said, kept=True)
 
     def _jwks(self, request: Request) -> Flow[Response]:
         now: float = yield Now()
         return document(self._issuing.jwks(now), kept=True)
-
-    def _at(self, path: str) -> str:
-        return self._settings.issuer.rstrip("/") + path
 
     # Clients
 
@@ -181,7 +156,7 @@ class Authority:
         now: float = yield Now()
         if self._registrations.full(request.address, now):
             self._tell_full(request.address, now)
-            return _slow(self._registrations.wait, f"this address may register {self._settings.registrations} an hour")
+            return slow(self._registrations.wait, f"this address may register {self._settings.registrations} an hour")
         said = request.json()
         if said is None:
             return failure("invalid_client_metadata", "the body must be a JSON object")
@@ -190,7 +165,7 @@ class Authority:
             client, secret = clients.registered(said)
         except BadClient as exc:
             return failure(exc.error, str(exc))
-        self._store.put("client", client.client_id, pack(client), now + _CLIENT, now)
+        self._store.put("client", client.client_id, pack(client), now + clients.UNUSED, now)
         return document(clients.told(client, secret, now), 201)
 
     def _tell_full(self, address: str, now: float) -> None:
@@ -219,13 +194,17 @@ class Authority:
         host, trusts = urlsplit(client_id).hostname or "", self._settings.trusts
         if trusts is not None and not trusts(host):
             raise BadClient("clients of this host are not accepted here", "invalid_client")
-        if self._fetches.full(address, now):
-            raise Refused(_slow(self._fetches.wait))
-        self._fetches.count(address, now)
+        self._may_fetch(address, now)
         answer = yield Stranger(client_id)
         client = clients.described(client_id, answer)
         self._store.put("client", client_id, pack(client), now + clients.kept_for(answer.headers), now)
         return client
+
+    def _may_fetch(self, address: str, now: float) -> None:
+        """Refused where too much was fetched for this address already."""
+        if self._fetches.full(address, now):
+            raise Refused(slow(self._fetches.wait))
+        self._fetches.count(address, now)
 
     # Authorization
 
@@ -246,7 +225,7 @@ class Authority:
         problem = self._problem(fields)
         if problem is not None:
             return self._sent_back(target, fields.get("state"), *problem)
-        resource, scopes = self._resource(fields), self._scopes(fields)
+        resource, scopes = self._settings.resource_of(fields), self._scopes(fields)
         assert resource is not None
         browser = request.cookie(self._cookie)
         fresh = browser is None or not 20 <= len(browser) <= 64
@@ -260,10 +239,10 @@ class Authority:
             scopes=scopes,
             browser=mark(browser),
             csrf=secrets.token_urlsafe(24),
+            until=now + _PENDING,
         )
-        key = secrets.token_urlsafe(24)
-        self._store.put("asked", key, pack(asked), now + _PENDING, now)
-        response = self._page(client, asked, key)
+        # The page itself holds the request: whoever only asks takes up no room here.
+        response = self._page(client, asked, self._vault.seal(asked, _ABOUT_REQUEST))
         return response.having(("set-cookie", f"{self._cookie}={browser}{self._cookie_rules}")) if fresh else response
 
     def _problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
@@ -272,22 +251,11 @@ class Authority:
         # Without PKCE a code can be stolen on its way. spec: security-considerations#authorization-code-protection
         if fields.get("code_challenge_method") != "S256" or not _CHALLENGE.fullmatch(fields.get("code_challenge", "")):
             return "invalid_request", "code_challenge with the method S256 is required"
-        if self._resource(fields) is None:
+        if self._settings.resource_of(fields) is None:
             return "invalid_target", "resource must name a server this one issues tokens for"
         if fields.get("prompt") == "none":
             return "interaction_required", "a user has to agree"
         return None
-
-    def _resource(self, fields: Mapping[str, str]) -> str | None:
-        """What the tokens will be for: exactly what was asked, if it is served here. RFC 8707"""
-        asked, known = fields.get("resource"), self._settings.resources
-        if asked is None:
-            return known[0] if len(known) == 1 else None
-        if known:
-            return next((one for one in known if one.rstrip("/") == asked.rstrip("/")), None)
-        parts = urlsplit(asked)
-        local = f"{parts.scheme}://{parts.netloc}" == self._origin and not parts.fragment and parts.username is None
-        return asked if local else None
 
     def _scopes(self, fields: Mapping[str, str]) -> tuple[str, ...]:
         wanted = dict.fromkeys(fields.get("scope", "").split())
@@ -308,7 +276,7 @@ class Authority:
         html = pages.consent(
             client,
             asked,
-            action=self._at("/consent"),
+            action=self._settings.at("/consent"),
             key=key,
             server=self._settings.name,
             passwords=self._settings.passwords,
@@ -323,15 +291,18 @@ class Authority:
         now: float = yield Now()
         fields = request.fields or {}
         key = fields.get("request", "")
-        asked = unpack(self._store.get("asked", key, now), Asked)
-        if asked is None:
+        asked = unpack(self._vault.open(key, _ABOUT_REQUEST), Asked)
+        if asked is None or now >= asked.until or self._store.get("decided", mark(key), now) is not None:
             return _trouble("This request is over", "Start again from the application.")
         if not self._by_its_browser(request, asked.browser) or not same(fields.get("csrf", ""), asked.csrf):
             return _trouble("This was not asked by this browser", "Start again from the application.", status=403)
         if not self._from_here(request):
             return _trouble("This came from another page", "Start again from the application.", status=403)
+        if self._decisions.full(request.address, now):
+            return _trouble("Too many requests", "Wait a minute, then try again.", status=429)
+        self._decisions.count(request.address, now)
         if fields.get("decision") != "allow":
-            self._store.take("asked", key, now)
+            self._first(key, asked, now)
             said = {"error": "access_denied", "error_description": "the user said no", "state": asked.state}
             return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
         if self._upstream is not None:
@@ -343,9 +314,13 @@ class Authority:
             if subject is None:
                 client = yield from self._client(asked.client_id, request.address, now)
                 return self._page(client, asked, key, "That name and password do not belong together.")
-        if subject is None or self._store.take("asked", key, now) is None:
+        if subject is None or not self._first(key, asked, now):
             return _trouble("This request is over", "Start again from the application.")
         return self._granted(asked, subject, now)
+
+    def _first(self, key: str, asked: Asked, now: float) -> bool:
+        """Whether a request is decided only now."""
+        return self._store.add("decided", mark(key), b"1", asked.until, now) is None
 
     def _by_its_browser(self, request: Request, browser: str) -> bool:
         cookie = request.cookie(self._cookie)
@@ -354,17 +329,21 @@ class Authority:
     def _from_here(self, request: Request) -> bool:
         """A page without referrer says `null` for its origin, also to its own server; another's name is another's."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
-        return origin in (None, "null", self._origin) and site in (None, "same-origin")
+        return origin in (None, "null", self._settings.origin) and site in (None, "same-origin")
 
     def _signed_in(self, name: str, password: str, address: str, now: float) -> Flow[str | None]:
+        """Who it is; counted as a failure until that is known, for many may try at once."""
         name = name[:128]
-        here = f"user {name} {address}"
-        if self._failures.full(here, now) or self._attacks.full(name, now):
+        user = name.casefold()  # whoever keeps the users may not care how a name is written
+        limits = ((self._failures, f"{user} {address}"), (self._guesses, address), (self._attacks, user))
+        if any(limit.full(key, now) for limit, key in limits):
             raise Refused(_trouble("Too many attempts", "Wait a minute, then try again.", status=429))
+        for limit, key in limits:
+            limit.count(key, now)
         subject: str | None = yield SignIn(name, password)
-        if subject is None:
-            self._failures.count(here, now)
-            self._attacks.count(name, now)
+        if subject is not None:
+            for limit, key in limits:
+                limit.forgive(key)
         return subject
 
     def _granted(
@@ -398,12 +377,12 @@ class Authority:
         spec: security-considerations#confused-deputy-problem
         """
         assert self._upstream is not None
-        if self._store.take("asked", key, now) is None:
+        if not self._first(key, asked, now):
             return _trouble("This request is over", "Start again from the application.")
         verifier, challenge = proofs.challenge_pair()
         state = secrets.token_urlsafe(24)
         try:
-            place = yield from self._upstream.leave(self._at("/callback"), state, challenge)
+            place = yield from self._upstream.leave(self._settings.at("/callback"), state, challenge)
         except LoginFailed as exc:
             self._tell_trouble(exc)
             return _trouble("The login cannot be started", str(exc).capitalize() + ".", status=503)
@@ -428,7 +407,9 @@ class Authority:
         try:
             if "error" in fields:
                 raise _turned_away(fields)
-            subject, claims, token = yield from self._upstream.arrive(fields, self._at("/callback"), trip.verifier)
+            subject, claims, token = yield from self._upstream.arrive(
+                fields, self._settings.at("/callback"), trip.verifier
+            )
         except LoginFailed as exc:
             self._tell_trouble(exc)
             said = {"error": "access_denied", "error_description": str(exc), "state": asked.state}
@@ -437,15 +418,26 @@ class Authority:
         sealed = self._vault.seal(token, family)
         return self._granted(asked, subject, now, family=family, claims=claims, upstream=sealed)
 
-    def upstream_token(self, family: str) -> Flow[str | None]:
-        """The provider's own token for a grant, fresh; for the server's use, never for a client's."""
+    def upstream_token(self, family: str, subject: str) -> Flow[str | None]:
+        """The provider's own token for a grant of this user, fresh; for the server's use, never for a client's."""
         now: float = yield Now()
-        grant = self._issuing.living(family, now)
-        if grant is None or grant.upstream is None or self._upstream is None:
-            return None
-        token = unpack(self._vault.open(grant.upstream, family), Token)
-        if token is None or token.fresh(now):
+        grant, token = self._upstream_of(family, subject, now)
+        if grant is not None and token is not None and not token.fresh(now):
+            yield Alone()  # a provider's refresh token may be good once
+            grant, token = self._upstream_of(family, subject, now)
+        if grant is None or token is None or token.fresh(now):
             return None if token is None else token.access_token
+        return (yield from self._renewed(grant, token, now))
+
+    def _upstream_of(self, family: str, subject: str, now: float) -> tuple[Grant | None, Token | None]:
+        grant = self._issuing.living(family, now)
+        if grant is None or grant.upstream is None or grant.subject != subject:
+            return None, None
+        return grant, unpack(self._vault.open(grant.upstream, family), Token)
+
+    def _renewed(self, grant: Grant, token: Token, now: float) -> Flow[str | None]:
+        if self._upstream is None:
+            return None
         try:
             fresh = yield from self._upstream.renew(token)
         except LoginFailed as exc:
@@ -453,136 +445,14 @@ class Authority:
             fresh = None
         if fresh is None:
             return None
-        sealed = self._vault.seal(fresh, family)
-        self._issuing.keep(replace(grant, upstream=sealed), now + self._issuing.family_time, now)
-        return fresh.access_token
+        sealed = self._vault.seal(fresh, grant.family)
+        # Revoked while the provider was asked, it stays revoked.
+        return fresh.access_token if self._issuing.keep(replace(grant, upstream=sealed), now) else None
 
     def _tell_trouble(self, exc: LoginFailed) -> None:
         """What users are not told: what the provider said of this server. What it says of a user is no trouble."""
         if exc.__cause__ is not None:
             self._warn(f"{exc}: {exc.__cause__}")
-
-    # Tokens
-
-    def _token(self, request: Request) -> Flow[Response]:
-        now: float = yield Now()
-        fields = request.fields
-        if fields is None:
-            return failure("invalid_request", "the body must be a form without repeated fields")
-        here = f"client {(claimed(request, fields) or '')[:_LONGEST]} {request.address}"
-        if self._failures.full(here, now):
-            return _slow(self._failures.wait)
-        try:
-            client = yield from self._proving.client(request, fields, now)
-            jkt = self._proved(request, now)
-            match fields.get("grant_type"):
-                case "authorization_code":
-                    return document(self._by_code(client, fields, jkt, now))
-                case "refresh_token":
-                    return document(self._by_refresh(client, fields, jkt, now))
-                case "client_credentials" if _acts(client):
-                    return document(self._by_itself(client, fields, jkt, now))
-                case "client_credentials":
-                    raise refused("unauthorized_client", "only a program that is known here gets tokens for itself")
-                case _:
-                    return failure("unsupported_grant_type", f"grant_type must be one of {', '.join(clients.GRANTS)}")
-        except Refused:
-            self._failures.count(here, now)
-            raise
-
-    def _proved(self, request: Request, now: float) -> str | None:
-        """The key the tokens are to be bound to, if the client shows one. RFC 9449, section 5"""
-        proof = request.headers.get("dpop")
-        if proof is None:
-            return None
-        try:
-            return self._possession.check(proof, method="POST", url=self._at("/token"), token=None, now=now)
-        except (Rejected, Unavailable) as exc:
-            raise refused("invalid_dpop_proof", str(exc)) from None
-
-    def _by_code(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
-        code = self._issuing.redeem(fields.get("code", ""), now)
-        if code is None or code.grant.client_id != client.client_id:
-            raise refused("invalid_grant", "the code is not good, or not any more")
-        verifier = fields.get("code_verifier", "")
-        if not _VERIFIER.fullmatch(verifier) or not same(proofs.digest(verifier), code.challenge):
-            raise refused("invalid_grant", "the code_verifier does not belong to the code")
-        if fields.get("redirect_uri", code.redirect_uri) != code.redirect_uri:
-            raise refused("invalid_grant", "the redirect_uri is not the one of the code")
-        self._check_resource(fields, code.grant.resource)
-        grant = replace(code.grant, jkt=jkt)
-        self._use(client, now)
-        return self._issuing.tokens(grant, now, refreshable="refresh_token" in client.grant_types)
-
-    def _by_refresh(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
-        text = fields.get("refresh_token", "")
-        known = self._issuing.known(text, now)
-        if known is not None and known.client_id != client.client_id:
-            raise refused("invalid_grant", "the refresh token is another client's")
-        if known is not None and known.jkt is not None and known.jkt != jkt:
-            raise refused("invalid_grant", "the refresh token is bound to a key, of which there is no proof")
-        if known is not None:
-            self._check_resource(fields, known.resource)
-            wanted = tuple(dict.fromkeys(fields["scope"].split())) if "scope" in fields else None
-            if wanted is not None and not set(wanted) <= set(known.scopes):
-                raise refused("invalid_scope", "more is asked for than was granted")
-        else:
-            wanted = None
-        grant = self._issuing.refresh(text, now)
-        if grant is None:
-            raise refused("invalid_grant", "the refresh token is not good, or not any more")
-        current = self._issuing.living(grant.family, now) or grant
-        self._use(client, now)
-        return self._issuing.tokens(current, now, refreshable=True, scopes=wanted)
-
-    def _by_itself(self, client: Client, fields: Mapping[str, str], jkt: str | None, now: float) -> dict[str, Any]:
-        """Tokens of a program that acts for no user; of what it asks for, what it may have. RFC 6749, section 4.4"""
-        resource = self._resource(fields)
-        if resource is None:
-            raise refused("invalid_target", "resource must name a server this one issues tokens for")
-        wanted = fields["scope"].split() if "scope" in fields else client.scopes
-        # Without a subject: a program's id may be the name of a user. RFC 9068, section 5
-        grant = Grant(
-            family=secrets.token_urlsafe(16),
-            client_id=client.client_id,
-            subject="",
-            resource=resource,
-            scopes=tuple(one for one in dict.fromkeys(wanted) if one in client.scopes),
-            jkt=jkt,
-        )
-        return self._issuing.tokens(grant, now, refreshable=False)
-
-    def _check_resource(self, fields: Mapping[str, str], granted: str) -> None:
-        if fields.get("resource", granted).rstrip("/") != granted.rstrip("/"):
-            raise refused("invalid_target", "the resource is not the one that was granted")
-
-    def _use(self, client: Client, now: float) -> None:
-        if client.client_id not in self._known and not client.by_document:
-            self._store.put("client", client.client_id, pack(client), now + _CLIENT, now)
-
-    def _revoke(self, request: Request) -> Flow[Response]:
-        """RFC 7009: whatever is told, the answer is the same."""
-        now: float = yield Now()
-        fields = request.fields or {}
-        client = yield from self._proving.client(request, fields, now)
-        token = fields.get("token", "")
-        found = self._issuing.known(token, now)
-        claims = None if found is not None else self._issuing.claims(token, now)
-        if found is not None and found.client_id == client.client_id:
-            self._issuing.end(found.family, now)
-        elif claims is not None and claims.get("client_id") == client.client_id:
-            self._issuing.end(str(claims["sid"]), now)
-        return Response(200, (("cache-control", "no-store"),))
-
-    def _introspect(self, request: Request) -> Flow[Response]:
-        """RFC 7662, for the resource servers that were named."""
-        now: float = yield Now()
-        name, secret = basic(request) or ("", "")
-        known = self._settings.askers.get(name)
-        if known is None or not same(secret, known):
-            return failure("invalid_client", "who asks is not known", 401).having(("www-authenticate", "Basic"))
-        claims = self._issuing.claims((request.fields or {}).get("token", ""), now)
-        return document({"active": False} if claims is None else claims | {"active": True})
 
 
 def _turned_away(fields: Mapping[str, str]) -> LoginFailed:
@@ -592,45 +462,5 @@ def _turned_away(fields: Mapping[str, str]) -> LoginFailed:
     return turned
 
 
-def _slow(seconds: int, words: str = "too many requests") -> Response:
-    return failure("slow_down", words, 429).having(("retry-after", str(seconds)))
-
-
 def _trouble(title: str, *words: str, status: int = 400) -> Response:
     return page(pages.trouble(title, words), status)
-
-
-def known_client(
-    client_id: str,
-    *,
-    redirect_uris: Sequence[str] = (),
-    client_name: str = "",
-    client_secret: str | None = None,
-    keys: Any = None,
-    scopes: str | Sequence[str] = (),
-) -> Client:
-    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
-
-    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
-    """
-    if not redirect_uris and client_secret is None and keys is None:
-        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
-    if redirect_uris and scopes:
-        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
-    if client_secret is not None and keys is not None:
-        raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
-    return Client(
-        client_id=client_id,
-        client_name=client_name or client_id,
-        redirect_uris=tuple(clients.check_redirect(one) for one in redirect_uris),
-        method="private_key_jwt" if keys is not None else "none" if client_secret is None else "client_secret_basic",
-        secret_mark=None if client_secret is None else mark(client_secret),
-        jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
-        grant_types=clients.GRANTS if redirect_uris else (PROGRAM,),
-        scopes=checked_scopes(words(scopes)),
-    )
-
-
-def _acts(client: Client) -> bool:
-    """Whether a client gets tokens for itself."""
-    return PROGRAM in client.grant_types

@@ -6,18 +6,23 @@ plain http but on the user's own machine, nothing that could be read in two ways
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
 from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.guard import checked_scopes
 from dovetail.auth.server.store import Client
 from dovetail.auth.server.web import mark
+from dovetail.auth.settings import words
+from dovetail.protocol.http import LOOPBACK
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 METHODS: Final = ("none", "client_secret_post", "client_secret_basic", "private_key_jwt")
+ANY_WAY: Final = "client_secret"  # in the header or in the form, as a client that was never asked likes it
 GRANTS: Final = ("authorization_code", "refresh_token")
+PROGRAM: Final = "client_credentials"
+UNUSED: Final = 90 * 86400.0  # seconds after which a client that registered itself is forgotten
 
 _MOST_URIS: Final = 5
 _MOST_KEYS: Final = 10
@@ -26,7 +31,14 @@ _LONGEST_DOCUMENT: Final = 5 * 1024  # as its own specification advises
 _LONGEST_URI: Final = 2048
 _LONGEST_NAME: Final = 128
 _UNFIT: Final = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\\"'<>`{}|^*]")
-_OWN_SCHEME: Final = re.compile(r"[a-z][a-z0-9+\-]*(\.[a-z0-9+\-]+)+")  # RFC 8252, section 7.1: a domain reversed
+# An application should turn its domain round for a scheme (RFC 8252, section 7.1); many that are used every day do not.
+_OWN_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.\-]{2,63}")
+# What a browser runs, shows or hands on by itself, or a system takes as a command.
+_TAKEN: Final = re.compile(
+    "about|blob|chrome|content|data|edge|facetime|feed|file|filesystem|ftps?|gopher|https?|imap|intent|jar|javascript|"
+    "ldaps?|livescript|magnet|mailto|market|mhtml|mms|mocha|news|nntp|opera|pop|resource|search|sftp|sips?|smb|sms|smsto|"
+    "ssh|steam|tel|telnet|urn|vbscript|vnc|wais|webcal|wss?|wyciwyg|(chrome|moz|ms|search|view|x-apple)[.-].*"
+)
 
 
 class BadClient(Exception):
@@ -50,13 +62,18 @@ def check_redirect(uri: Any) -> str:
         raise BadClient("a redirect URI has a fragment or credentials in it", "invalid_redirect_uri")
     local = parts.scheme == "http" and parts.hostname in LOOPBACK
     web = parts.scheme == "https" and bool(parts.hostname)
-    own = _OWN_SCHEME.fullmatch(parts.scheme) is not None
+    own = _is_own(parts.scheme) and bool(parts.netloc or parts.path.strip("/"))
     if not (local or web or own):
         raise BadClient(
             "a redirect URI must be https, http on the user's own machine, or of a scheme of the application's own",
             "invalid_redirect_uri",
         )
     return uri
+
+
+def _is_own(scheme: str) -> bool:
+    """Whether a scheme can be one of an application's own."""
+    return _TAKEN.fullmatch(scheme) is None and _OWN_SCHEME.fullmatch(scheme) is not None
 
 
 def redirect_of(client: Client, asked: str | None) -> str | None:
@@ -212,3 +229,39 @@ def _grants(said: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(responses, list) or "code" not in responses:
         raise BadClient("response_types must include code")
     return tuple(one for one in GRANTS if one in grants)
+
+
+def known_client(
+    client_id: str,
+    *,
+    redirect_uris: Sequence[str] = (),
+    client_name: str = "",
+    client_secret: str | None = None,
+    keys: Any = None,
+    scopes: str | Sequence[str] = (),
+) -> Client:
+    """A client written down beforehand; with a secret, or with its public keys: a JWK set or PEM texts.
+
+    Without redirect_uris it is a program, which acts for itself and not for users, with these scopes.
+    """
+    if not redirect_uris and client_secret is None and keys is None:
+        raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
+    if redirect_uris and scopes:
+        raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
+    if client_secret is not None and keys is not None:
+        raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
+    return Client(
+        client_id=client_id,
+        client_name=client_name or client_id,
+        redirect_uris=tuple(check_redirect(one) for one in redirect_uris),
+        method="private_key_jwt" if keys is not None else "none" if client_secret is None else ANY_WAY,
+        secret_mark=None if client_secret is None else mark(client_secret),
+        jwks=None if keys is None else {"keys": [key.jwk for key in signing.given(keys)]},
+        grant_types=GRANTS if redirect_uris else (PROGRAM,),
+        scopes=checked_scopes(words(scopes)),
+    )
+
+
+def acts(client: Client) -> bool:
+    """Whether a client gets tokens for itself."""
+    return PROGRAM in client.grant_types

@@ -11,12 +11,13 @@ from typing import Any, Final
 from dovetail.auth import keys as signing
 from dovetail.auth.claims import Rejected, check_audience
 from dovetail.auth.flow import Flow, Now
-from dovetail.auth.server.store import Code, Grant, Store, pack, unpack
+from dovetail.auth.server.store import Code, Family, Grant, Store, pack, unpack
 from dovetail.auth.server.upstream import Vault
-from dovetail.auth.server.web import mark
+from dovetail.auth.server.web import mark, same
 from dovetail.auth.verify import JwtVerifier
 from dovetail.protocol.principal import Principal
 from dovetail.wire.incoming import plain
+from dovetail.wire.shape import replace
 
 CODE_TIME: Final = 60.0
 _FAR: Final = 10 * 365 * 86400.0
@@ -35,6 +36,7 @@ class Issuing:
         *,
         access_time: float,
         refresh_time: float,
+        login_time: float = _FAR,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self.issuer = issuer
@@ -43,12 +45,8 @@ class Issuing:
         self._vault = vault
         self.access_time = access_time
         self._refresh_time = refresh_time
+        self._login_time = login_time
         self._key: Any = None
-
-    @property
-    def family_time(self) -> float:
-        """How long a family may live after it was last used."""
-        return self._refresh_time + self.access_time
 
     # Keys
 
@@ -91,33 +89,84 @@ class Issuing:
 
     def code(self, code: Code, now: float) -> str:
         """A new code for a grant."""
-        text = secrets.token_urlsafe(32)
+        text = f"{code.grant.family}.{secrets.token_urlsafe(32)}"
         self._store.put("code", mark(text), pack(code), now + CODE_TIME, now)
         return text
 
     def redeem(self, text: str, now: float) -> Code | None:
         """What a code stands for, once; shown again, it ends what came of it."""
-        return self._once("code", text, Code, now)
+        found = unpack(self._store.take("code", mark(text), now), Code)
+        if found is None:
+            family = self._family(text.partition(".")[0], now)
+            if family is not None and same(family.code, mark(text)):
+                self.end(family.grant.family, now)
+        return found
 
     # Tokens
 
-    def tokens(
-        self, grant: Grant, now: float, *, refreshable: bool, scopes: Sequence[str] | None = None
-    ) -> dict[str, Any]:
+    def tokens(self, grant: Grant, now: float, *, refreshable: bool, code: str = "") -> dict[str, Any]:
         """A token response for a grant, which is a living family from now on."""
-        lifetime = self.family_time if refreshable else self.access_time
-        self.keep(grant, now + lifetime, now)
-        granted = grant.scopes if scopes is None else tuple(scopes)
+        root = secrets.token_urlsafe(16)
+        current, refresh_token = self._turned(grant.family, root)
+        family = Family(grant=grant, since=now, code=mark(code))
+        if refreshable:
+            family = replace(family, root=mark(root), current=current, renewable=self._renewable(now, now))
+        self._store.put("family", grant.family, pack(family), self._until(family, now), now)
+        return self._said(grant, grant.scopes, now, refresh_token if refreshable else None)
+
+    def renew(self, text: str, now: float, scopes: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """A token response for a refresh token, once; shown again, it ends the family: None.
+
+        The family's own row says which token is good, so turning it needs no room, and cannot fail half way.
+        """
+        while (stored := self._shown(text, now)) is not None:
+            old, family = stored
+            name, root, fresh = text.split(".")
+            if not same(mark(fresh), family.current):
+                self.end(name, now)
+                return None
+            current, refresh_token = self._turned(name, root)
+            turned = replace(family, current=current, renewable=self._renewable(family.since, now))
+            if self._store.swap("family", name, old, pack(turned), self._until(turned, now), now):
+                granted = family.grant.scopes if scopes is None else tuple(scopes)
+                return self._said(family.grant, granted, now, refresh_token)
+        return None
+
+    def known(self, text: str, now: float) -> Grant | None:
+        """What a refresh token stands for, without using it, whether it is the newest of its family or not."""
+        found = self._shown(text, now)
+        return None if found is None else found[1].grant
+
+    def _shown(self, text: str, now: float) -> tuple[bytes, Family] | None:
+        """The family, as it is stored, of which somebody has, or had, this refresh token."""
+        name, _, rest = text.partition(".")
+        root, _, fresh = rest.partition(".")
+        stored = self._store.get("family", name, now)
+        family = unpack(stored, Family)
+        # Who saw an access token knows the family's name: only who was given a refresh token knows its root.
+        if stored is None or family is None or "." in fresh or not family.root or not same(mark(root), family.root):
+            return None
+        return (stored, family) if now < family.renewable else None
+
+    def _turned(self, family: str, root: str) -> tuple[str, str]:
+        """The mark of a new refresh token, and the token."""
+        fresh = secrets.token_urlsafe(32)
+        return mark(fresh), f"{family}.{root}.{fresh}"
+
+    def _renewable(self, since: float, now: float) -> float:
+        return min(now + self._refresh_time, since + self._login_time)
+
+    def _until(self, family: Family, now: float) -> float:
+        return max(now, family.renewable) + self.access_time
+
+    def _said(self, grant: Grant, scopes: Sequence[str], now: float, refresh_token: str | None) -> dict[str, Any]:
         said: dict[str, Any] = {
-            "access_token": self._access(grant, granted, now),
+            "access_token": self._access(grant, scopes, now),
             "token_type": "Bearer" if grant.jkt is None else "DPoP",
             "expires_in": int(self.access_time),
-            "scope": " ".join(granted),
+            "scope": " ".join(scopes),
         }
-        if refreshable:
-            said["refresh_token"] = text = secrets.token_urlsafe(32)
-            self._store.put("refresh", mark(text), pack(grant), now + self._refresh_time, now)
-        return said
+        return said if refresh_token is None else said | {"refresh_token": refresh_token}
 
     def _access(self, grant: Grant, scopes: Sequence[str], now: float) -> str:
         from joserfc import jwt
@@ -140,40 +189,44 @@ class Issuing:
         header = {"alg": _ALGORITHM, "typ": "at+jwt", "kid": key.kid}
         return jwt.encode(header, claims, key, algorithms=[_ALGORITHM])
 
-    def refresh(self, text: str, now: float) -> Grant | None:
-        """What a refresh token stands for, once; shown again, it ends the family."""
-        found = self._once("refresh", text, Grant, now)
-        return found if found is not None and self.living(found.family, now) is not None else None
-
-    def known(self, text: str, now: float) -> Grant | None:
-        """What a refresh token stands for, without using it."""
-        return unpack(self._store.get("refresh", mark(text), now), Grant)
-
-    def _once(self, kind: str, text: str, type_: Any, now: float) -> Any:
-        name = mark(text)
-        found: Any = unpack(self._store.take(kind, name, now), type_)
-        if found is not None:
-            family = found.grant.family if isinstance(found, Code) else found.family
-            self._store.put("spent", name, family.encode(), now + self._refresh_time, now)
-            return found
-        spent = self._store.get("spent", name, now)
-        if spent is not None:
-            self.end(spent.decode(), now)
-        return None
-
     # Families
+
+    def _family(self, name: str, now: float) -> Family | None:
+        return unpack(self._store.get("family", name, now), Family)
 
     def living(self, family: str, now: float) -> Grant | None:
         """The grant of a family that has not ended."""
-        return unpack(self._store.get("family", family, now), Grant)
+        found = self._family(family, now)
+        return None if found is None else found.grant
 
-    def keep(self, grant: Grant, until: float, now: float) -> None:
-        """Remember a grant anew."""
-        self._store.put("family", grant.family, pack(grant), until, now)
+    def keep(self, grant: Grant, now: float) -> bool:
+        """Remember a grant anew, if its family still lives."""
+        while (stored := self._store.get("family", grant.family, now)) is not None:
+            family = unpack(stored, Family)
+            if family is None:
+                return False
+            value = pack(replace(family, grant=grant))
+            if self._store.swap("family", grant.family, stored, value, self._until(family, now), now):
+                return True
+        return False
 
     def end(self, family: str, now: float) -> None:
         """No token of this family is good any more."""
         self._store.take("family", family, now)
+
+    def end_all(self, subject: str) -> Flow[int]:
+        """No token of this user's is good any more, nor a code; how many grants ended."""
+        now: float = yield Now()
+        ended = 0
+        for name, value in self._store.all("code", now):
+            code = unpack(value, Code)
+            if code is not None and code.grant.subject == subject:
+                ended += self._store.take("code", name, now) is not None
+        for name, value in self._store.all("family", now):
+            family = unpack(value, Family)
+            if family is not None and family.grant.subject == subject:
+                ended += self._store.take("family", name, now) is not None
+        return ended
 
     def claims(self, token: str, now: float) -> dict[str, Any] | None:
         """The claims of an access token of ours that is still good."""
@@ -198,10 +251,7 @@ class OwnTokens:
 
     def speaks_of(self, token: str) -> bool:
         """Whether it says that this issuer made it."""
-        try:
-            return signing.unverified(token).get("iss") == self.issuer
-        except Rejected:
-            return False
+        return signing.names_issuer(token, self.issuer)
 
     def verify(self, token: str, resource: Any) -> Flow[Principal]:
         """Who the token speaks for."""

@@ -34,6 +34,14 @@ class Store(Protocol):
         """The value, which is gone with that: of several who ask at once, one gets it."""
         ...
 
+    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+        """Put a value where the old one still is; False where it is not: of several who try at once, one succeeds."""
+        ...
+
+    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
+        """Every key of a kind, with its value."""
+        ...
+
 
 class Shelf:
     """Everything in memory; gone with the process."""
@@ -68,6 +76,17 @@ class Shelf:
         until, value = self._kept.get(kind, {}).pop(key, (0.0, b""))
         return value if now < until else None
 
+    def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+        """Put a value where the old one still is."""
+        if self.get(kind, key, now) != old:
+            return False
+        self._kept[kind][key] = (until, value)
+        return True
+
+    def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
+        """Every key of a kind, with its value."""
+        return [(key, value) for key, (until, value) in self._kept.get(kind, {}).items() if now < until]
+
 
 class Client(Struct, frozen=True, kw_only=True):
     """A client as this server knows it."""
@@ -95,6 +114,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     browser: str  # the mark of the cookie of the browser it came by
     csrf: str
+    until: float
 
 
 class Trip(Struct, frozen=True, kw_only=True):
@@ -115,6 +135,17 @@ class Grant(Struct, frozen=True, kw_only=True):
     claims: dict[str, Any] = field(default_factory=dict)
     jkt: str | None = None  # the key its tokens are bound to
     upstream: str | None = None  # the provider's tokens, sealed
+
+
+class Family(Struct, frozen=True, kw_only=True):
+    """A grant that lives, and which of its refresh tokens is the one that is good."""
+
+    grant: Grant
+    since: float
+    code: str = ""  # the mark of the code it came of
+    root: str = ""  # the mark of what all its refresh tokens have in common,
+    current: str = ""  # and of what only the newest has
+    renewable: float = 0.0  # until then
 
 
 class Code(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Throttle: how often something may go wrong, or be asked for, within a while. The time is an argument."""
 
+import ipaddress
 from collections import deque
 from typing import Final
 
@@ -31,7 +32,26 @@ class Throttle:
             del self._seen[next(iter(self._seen))]
         self._seen.setdefault(key, deque(maxlen=self._most)).append(now)
 
+    def forgive(self, key: str) -> None:
+        """What was counted last did not happen."""
+        seen = self._seen.get(key)
+        if seen:
+            seen.pop()
+
     @property
     def wait(self) -> int:
         """Seconds after which it is worth trying again."""
         return max(1, int(self._seconds))
+
+
+def neighbours(address: str) -> str:
+    """Whom one address stands for: of IPv6 everyone has a whole network of them, the first half."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return address
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))

@@ -6,15 +6,15 @@ Plain facts about the known ones, and the flows to them. Their tokens never reac
 import hashlib
 import re
 import secrets
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
 from dovetail.auth.documents import secure, server_document
-from dovetail.auth.flow import Flow, Now, failure, get, post_form
+from dovetail.auth.flow import Flow, Now, basic, failure, get, post_form
 from dovetail.auth.login import Token
 from dovetail.auth.tokens import read_token
 from dovetail.errors import LoginFailed
@@ -142,11 +142,13 @@ class Upstream:
         """The provider; found out once where only its issuer is given."""
         if self._provider is None:
             assert self._issuer is not None
-            found = yield from server_document(self._issuer)
+            found, trouble = None, LoginFailed(f"nothing usable is found for {self._issuer}, or it cannot be reached")
+            try:
+                found = yield from server_document(self._issuer)
+            except LoginFailed as exc:
+                trouble = exc
             if found is None or not (found.authorization_endpoint and found.token_endpoint and found.userinfo_endpoint):
-                raise LoginFailed("the provider publishes no metadata that can be used") from LoginFailed(
-                    f"nothing usable is found for {self._issuer}, or it cannot be reached"
-                )
+                raise LoginFailed("the provider publishes no metadata that can be used") from trouble
             offered = found.token_endpoint_auth_methods_supported or ["client_secret_basic"]
             post = "client_secret_post" in offered
             self._provider = Provider(
@@ -218,8 +220,7 @@ class Upstream:
     def _token(self, provider: Provider, form: dict[str, str]) -> Flow[Token]:
         headers: dict[str, str] = {}
         if provider.method == "client_secret_basic":
-            pair = f"{quote(self._client_id, safe='')}:{quote(self._client_secret, safe='')}"
-            headers["authorization"] = "Basic " + b64encode(pair.encode()).decode("ascii")
+            headers["authorization"] = basic(self._client_id, self._client_secret)
         else:
             form = form | {"client_id": self._client_id, "client_secret": self._client_secret}
         answer = yield from post_form(provider.token_endpoint, form, headers)

@@ -92,6 +92,11 @@ def failure(error: str, words: str, status: int = 400) -> Response:
     return document({"error": error, "error_description": words}, status)
 
 
+def slow(seconds: int, words: str = "too many requests") -> Response:
+    """Whoever asks too often is asked to wait."""
+    return failure("slow_down", words, 429).having(("retry-after", str(seconds)))
+
+
 def page(html: str, status: int = 200, *, leads_to: str | None = None) -> Response:
     """A page nobody can frame, that runs nothing and loads nothing; its form may lead on to one other place."""
     target = "" if leads_to is None else " " + source(leads_to)

@@ -1,0 +1,349 @@
+"""What somebody with many requests can do to an authorization server, and to its other users: not much."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
+
+from auth.desk import HOME, ISSUER, NOW, RESOURCE, Browser, Desk, basic, place, said
+from dovetail.auth.claims import Rejected
+from dovetail.auth.flow import HttpAnswer, Now, SignIn
+from dovetail.auth.server import store as stores
+from dovetail.auth.server.clients import known_client
+from dovetail.auth.server.store import Grant, Shelf
+from dovetail.auth.server.throttle import Throttle, neighbours
+from dovetail.auth.server.web import Request
+from dovetail.login import sqlite
+from dovetail.login.sqlite import SqliteStore
+
+
+def refresh(desk: Desk, token: str, **fields: str) -> Any:
+    return desk.token(grant_type="refresh_token", refresh_token=token, **fields)
+
+
+# Room
+
+
+def test_refreshing_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_MOST", 5)
+    desk = Desk()
+    busy, other = Browser(desk).tokens(), Browser(desk).tokens()
+    first = busy["refresh_token"]
+    for _ in range(20):
+        busy = said(refresh(desk, busy["refresh_token"]))
+    other = said(refresh(desk, other["refresh_token"]))
+    assert said(refresh(desk, other["refresh_token"]))["access_token"]
+    assert Browser(desk).tokens()["access_token"]
+    # However long ago a token was spent, it gives a thief away.
+    assert said(refresh(desk, first))["error"] == "invalid_grant"
+    assert said(refresh(desk, busy["refresh_token"]))["error"] == "invalid_grant"
+
+
+def test_a_full_store_costs_nobody_their_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stores, "_MOST", 1)
+    monkeypatch.setattr(sqlite, "_MOST", 1)
+    monkeypatch.setattr(sqlite, "_PURGE", 2)
+    file = SqliteStore(tmp_path / "kept.db")
+    for store in (Shelf(), file):
+        desk = Desk(store=store)
+        tokens = Browser(desk).tokens()
+        for _ in range(4):
+            tokens = said(refresh(desk, tokens["refresh_token"]))
+            assert tokens["access_token"]
+    file.close()
+
+
+def test_who_saw_an_access_token_cannot_end_its_login() -> None:
+    desk = Desk()
+    tokens = Browser(desk).tokens()
+    family, root, fresh = tokens["refresh_token"].split(".")
+    for guess in (family, f"{family}.", f"{family}..", f"{family}.x.{fresh}", f"{family}.x.y", f"{family}.{root}.a.b"):
+        assert said(refresh(desk, guess))["error"] == "invalid_grant"
+    assert said(refresh(desk, tokens["refresh_token"]))["access_token"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_of_several_who_swap_one_succeeds(kind: str, tmp_path: Path) -> None:
+    store: Any = Shelf() if kind == "memory" else SqliteStore(tmp_path / "kept.db")
+    store.put("a", "k", b"1", NOW + 10, NOW)
+    assert store.swap("a", "k", b"1", b"2", NOW + 10, NOW)
+    assert not store.swap("a", "k", b"1", b"3", NOW + 10, NOW)
+    assert not store.swap("a", "other", b"1", b"3", NOW + 10, NOW)
+    assert store.get("a", "k", NOW) == b"2"
+    assert store.all("a", NOW) == [("k", b"2")]
+    assert not store.swap("a", "k", b"2", b"3", NOW + 30, NOW + 20)  # it is over
+    assert store.all("a", NOW + 20) == []
+    if isinstance(store, SqliteStore):
+        store.close()
+
+
+def test_a_refresh_that_meets_another_change_of_the_grant_succeeds() -> None:
+    class Busy(Shelf):
+        """Somebody else writes between two steps, once."""
+
+        met = False
+
+        def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
+            if not self.met:
+                self.met = True
+                super().put(kind, key, old.replace(b'"read"', b'"read","more"'), until, now)
+            return super().swap(kind, key, old, value, until, now)
+
+    desk = Desk(store=Busy())
+    assert said(refresh(desk, Browser(desk).tokens()["refresh_token"]))["scope"] == "read more"
+
+
+def test_a_client_gets_so_many_tokens_a_minute() -> None:
+    desk = Desk(issues=3)
+    tokens = Browser(desk).tokens()
+    for _ in range(2):
+        tokens = said(refresh(desk, tokens["refresh_token"]))
+    assert refresh(desk, tokens["refresh_token"]).status == 429
+    desk.now += 61
+    assert refresh(desk, tokens["refresh_token"]).status == 200  # being slowed down did not use it up
+
+
+def test_whoever_only_asks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_MOST", 3)
+    desk = Desk()
+    assert {Browser(desk).open().status for _ in range(10)} == {200}
+    assert Browser(desk).tokens()["access_token"]
+
+
+def test_one_address_decides_so_often() -> None:
+    desk = Desk(decisions=2)
+    for _ in range(2):
+        Browser(desk).code()
+    browser = Browser(desk)
+    browser.open()
+    assert browser.decide("deny").status == 429
+    desk.now += 61
+    assert place(browser.decide())[1]["code"]
+
+
+# Guessing
+
+
+def test_passwords_tried_at_once_are_counted_before_they_are_looked_at() -> None:
+    desk = Desk(passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    flows: list[Any] = []
+    refused: list[int] = []
+    reached = 0
+    for number in range(50):
+        form = "&".join(f"{name}={value}" for name, value in browser.form.items())
+        request = Request(
+            method="POST",
+            path="/consent",
+            headers={"content-type": "application/x-www-form-urlencoded", "cookie": browser.cookie or ""},
+            body=f"{form}&decision=allow&username=ada&password={number}".encode(),
+            address="1.2.3.4",
+        )
+        flow = desk.authority.handle(request)
+        flows.append(flow)
+        assert isinstance(next(flow), Now)
+        try:
+            reached += isinstance(flow.send(desk.now), SignIn)
+        except StopIteration as done:
+            refused.append(done.value.status)
+    assert reached == 10
+    assert refused == [429] * 40
+
+
+def test_whoever_knows_the_password_is_not_counted() -> None:
+    desk = Desk(passwords=True)
+    for _ in range(15):
+        browser = Browser(desk)
+        browser.open()
+        assert place(browser.decide(username="ada", password="pw"))[1]["code"]
+
+
+def test_a_name_is_one_however_it_is_written() -> None:
+    desk = Desk(passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    names = ["ada", "Ada", "ADA", "aDa"] * 4
+    assert [browser.decide(username=name, password="x").status for name in names] == [403] * 10 + [429] * 6
+
+
+def test_one_address_cannot_try_every_name() -> None:
+    desk = Desk(passwords=True)
+    browser = Browser(desk)
+    browser.open()
+    statuses = [browser.decide(username=f"user{number}", password="123456").status for number in range(60)]
+    assert statuses == [403] * 50 + [429] * 10
+
+
+def test_everyone_of_a_network_is_one() -> None:
+    desk = Desk(registrations=3)
+    about = {"redirect_uris": [HOME]}
+    statuses = [desk.register(about, address=f"2001:db8::{number:x}").status for number in range(1, 6)]
+    assert statuses == [201] * 3 + [429] * 2
+    assert desk.register(about, address="2001:db8:0:1::1").status == 201
+    assert neighbours("1.2.3.4") == neighbours("::ffff:1.2.3.4") == "1.2.3.4"
+    assert neighbours("unix") == "unix"
+
+
+def test_what_did_not_happen_is_not_counted() -> None:
+    throttle = Throttle(1, 10)
+    throttle.count("a", 0.0)
+    throttle.forgive("a")
+    throttle.forgive("b")
+    assert not throttle.full("a", 1.0)
+
+
+@pytest.mark.parametrize(("path", "name"), [("/revoke", "nightly"), ("/token", "nightly"), ("/introspect", "files")])
+def test_secrets_cannot_be_guessed_anywhere(path: str, name: str) -> None:
+    nightly = known_client("nightly", client_secret="s3cret", scopes="read")
+    desk = Desk(clients=(nightly,), askers={"files": "s3cret"})
+
+    def ask(secret: str) -> int:
+        fields = {"token": "x", "grant_type": "client_credentials"}
+        return desk.post(path, fields, authorization=basic(name, secret)).status
+
+    assert [ask(str(number)) for number in range(12)] == [401] * 10 + [429] * 2
+    assert ask("s3cret") == 429
+    desk.now += 61
+    assert ask("s3cret") == 200
+
+
+def test_keys_are_fetched_at_a_pace() -> None:
+    desk = Desk(failures=1000)
+    place = "https://victim.example/big"
+    about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": place}
+    name = said(desk.register(about))["client_id"]
+    unsigned = "eyJhbGciOiJFUzI1NiJ9.e30.AAAA"
+    proof = {
+        "client_id": name,
+        "token": "x",
+        "client_assertion": unsigned,
+        "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    }
+    for _ in range(20):
+        assert desk.post("/revoke", proof).status == 401
+    assert desk.fetched == [place]  # what was in vain is not tried again at once
+    desk.now += 61
+    desk.documents[place] = HttpAnswer(200, {}, b'{"keys":[]}')
+    for _ in range(20):
+        desk.post("/revoke", proof)
+    assert len(desk.fetched) == 6
+
+
+def test_fetching_keys_counts_as_fetching() -> None:
+    desk = Desk(failures=1000, fetches=3)
+    statuses: list[int] = []
+    for number in range(5):
+        place = f"https://victim.example/{number}"
+        about = {"redirect_uris": [HOME], "token_endpoint_auth_method": "private_key_jwt", "jwks_uri": place}
+        proof = {
+            "client_id": said(desk.register(about))["client_id"],
+            "client_assertion": "eyJhbGciOiJFUzI1NiJ9.e30.AAAA",
+            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+        }
+        statuses.append(desk.post("/revoke", proof).status)
+    assert statuses == [401] * 3 + [429] * 2
+
+
+# Users who are gone
+
+
+def test_who_is_no_user_any_more_renews_nothing() -> None:
+    desk = Desk()
+    tokens = Browser(desk).tokens()
+    desk.gone.add("developer")
+    assert said(refresh(desk, tokens["refresh_token"]))["error"] == "invalid_grant"
+    with pytest.raises(Rejected, match="revoked"):
+        desk.drive(desk.verifier.verify(tokens["access_token"], (RESOURCE,)))
+
+
+def test_a_login_ends_however_often_it_was_renewed() -> None:
+    desk = Desk(login_time=3 * 86400.0)
+    tokens = Browser(desk).tokens()
+    for _ in range(3):
+        desk.now += 80_000
+        tokens = said(refresh(desk, tokens["refresh_token"]))
+    desk.now += 80_000
+    assert said(refresh(desk, tokens["refresh_token"]))["error"] == "invalid_grant"
+
+
+def test_all_logins_of_a_user_end_at_once() -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    tokens, code = Browser(desk).tokens(), browser.code()
+    other = desk.issuing.tokens(
+        Grant(family="f", client_id="editor", subject="grace", resource=RESOURCE), desk.now, refreshable=True
+    )
+    assert desk.drive(desk.issuing.end_all("developer")) == 2
+    assert said(refresh(desk, tokens["refresh_token"]))["error"] == "invalid_grant"
+    redeemed = desk.token(grant_type="authorization_code", code=code, code_verifier=browser.verifier)
+    assert said(redeemed)["error"] == "invalid_grant"
+    assert said(refresh(desk, other["refresh_token"]))["access_token"]
+
+
+# Waiting
+
+
+def test_whoever_reads_waits_for_nobody_who_writes(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    store, other = SqliteStore(path), SqliteStore(path)
+    store.put("a", "k", b"1", NOW + 10, NOW)
+    other._base.execute("BEGIN IMMEDIATE")  # pyright: ignore[reportPrivateUsage]
+    writer = threading.Thread(target=store.put, args=("a", "k", b"2", NOW + 10, NOW))
+    writer.start()
+    while not store._lock.locked():  # pyright: ignore[reportPrivateUsage]
+        assert writer.is_alive()
+    assert store.get("a", "k", NOW) == b"1"
+    assert writer.is_alive()  # it still waits for the file
+    other._base.execute("COMMIT")  # pyright: ignore[reportPrivateUsage]
+    writer.join(10)
+    assert store.get("a", "k", NOW) == b"2"
+    store.close()
+    other.close()
+
+
+# Nonsense
+
+
+@pytest.mark.parametrize("resource", ["http://[", "https://login.example:x/mcp", "x" * 20, ISSUER + "/mcp#part"])
+def test_a_resource_that_is_no_address(resource: str) -> None:
+    desk = Desk(resources=())
+    assert place(Browser(desk).open(resource=resource))[1]["error"] == "invalid_target"
+
+
+def proof(desk: Desk, about: dict[str, Any] | None = None, **changes: Any) -> str:
+    key = ECKey.generate_key("P-256")
+    header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": key.as_dict(private=False) | (about or {})}
+    claims = {"htm": "POST", "htu": ISSUER + "/token", "iat": int(desk.now), "jti": "one"} | changes
+    return jwt.encode(header, claims, key)
+
+
+@pytest.mark.parametrize("about", [{"key_ops": 5}, {"key_ops": ["sign"]}, {"use": "enc"}, {"kid": 5}], ids=str)
+def test_what_a_proof_says_of_its_key_changes_nothing(about: dict[str, Any]) -> None:
+    desk = Desk()
+    browser = Browser(desk)
+    form = {"grant_type": "authorization_code", "client_id": "editor", "code": browser.code()}
+    response = desk.post("/token", form | {"code_verifier": browser.verifier}, dpop=proof(desk, about))
+    assert said(response)["token_type"] == "DPoP"
+
+
+@pytest.mark.parametrize("moment", [10**400, -(10**400), 10**300, "now", True, None], ids=lambda one: str(one)[:8])
+def test_a_proof_of_no_time(moment: Any) -> None:
+    desk = Desk()
+    response = desk.post("/token", {"grant_type": "refresh_token", "client_id": "editor"}, dpop=proof(desk, iat=moment))
+    assert said(response)["error"] == "invalid_dpop_proof"
+
+
+def test_an_assertion_without_end() -> None:
+    key = ECKey.generate_key("P-256")
+    desk = Desk(clients=(known_client("nightly", keys=key.as_dict(private=False), scopes="read"),))
+    claims = {"iss": "nightly", "sub": "nightly", "aud": ISSUER, "jti": "1", "exp": 10**400}
+    fields = {
+        "grant_type": "client_credentials",
+        "client_assertion": jwt.encode({"alg": "ES256"}, claims, key),
+        "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    }
+    assert said(desk.post("/token", fields))["error"] == "invalid_client"
