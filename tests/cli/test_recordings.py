@@ -1,13 +1,14 @@
 """`record`, `mock`, `replay`, `diff` and `tap`: one format, written by some and read by the others."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cli.program import ROOT, SERVED, Run, serving
+from cli.program import ROOT, SERVED, Run, first_line, serving
 
 OURS = [sys.executable, "-m", "dovetail.cli"]
 STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]
@@ -123,3 +124,51 @@ def test_tap_before_a_url(run: Run, url: str, environment: dict[str, str], tmp_p
     nowhere = [*OURS, "tap", "http://127.0.0.1:1/mcp", "-o", str(path)]
     with serving(nowhere, environment) as here:
         assert run("list", here).code == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_tap_passes_on_what_it_cannot_write(run: Run) -> None:
+    tapped = [*OURS, "tap", SERVED, "-o", "/dev/full"]
+    said = run("call", "add", "a=4", "-v", "--", *tapped).good()
+    assert said.out == "5\n"
+    assert said.err.count("could not be noted") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([SERVED, "-o", "nowhere/t.jsonl"], "nowhere/t.jsonl: No such file"),
+        (["unix:/nowhere", "-o", "t.jsonl"], "no command and no http URL"),
+        (["http://127.0.0.1:1/mcp", "--auth", "oauth", "-o", "t.jsonl"], "--auth is a token"),
+        (["http://127.0.0.1:1/mcp", "--cwd", ".", "-o", "t.jsonl"], "--env and --cwd are for a command"),
+        ([SERVED, "--auth", "abcdefgh", "-o", "t.jsonl"], "--header and --auth are for a URL"),
+    ],
+)
+def test_tap_says_at_once_what_is_wrong(run: Run, tmp_path: Path, words: list[str], why: str) -> None:
+    said = run("tap", *words, cwd=tmp_path)
+    assert said.code == 2
+    assert why in said.err
+
+
+def test_tap_reaches_what_is_configured(
+    run: Run, environment: dict[str, str], everything: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "inner").mkdir()
+    program = "import os; print(os.path.basename(os.getcwd()), os.environ['WORD'])"
+    near = {
+        "command": sys.executable,
+        "args": ["-c", program],
+        "cwd": str(tmp_path / "inner"),
+        "env": {"WORD": "given"},
+    }
+    (tmp_path / "near.json").write_text(json.dumps({"mcpServers": {"near": near}}), encoding="utf-8")
+    words = [*OURS, "tap", "-o", "t.jsonl"]
+    assert first_line([*words, "near.json"], environment, tmp_path) == "inner given\n"
+    (tmp_path / "a.js").write_text("console.log('of node')", encoding="utf-8")
+    found = f"{Path(everything[0]).parent}{os.pathsep}{environment['PATH']}"
+    assert first_line([*words, "a.js"], environment | {"PATH": found}, tmp_path) == "of node\n"
+    with serving([sys.executable, str(ROOT / "examples" / "over_http.py"), "--port", "0"], environment) as guarded:
+        far = {"url": guarded, "headers": {"Authorization": "Bearer let-me-in"}}
+        (tmp_path / "far.json").write_text(json.dumps({"mcpServers": {"far": far}}), encoding="utf-8")
+        with serving([*OURS, "tap", str(tmp_path / "far.json"), "-o", str(tmp_path / "f")], environment) as here:
+            assert run("call", here, "whoami").good().out.startswith("You are ada")

@@ -29,6 +29,10 @@ class Trace:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._heading = line(Heading(recording=FORMAT, began=now, server=name))
 
+    def check(self) -> None:
+        """OSError if the file cannot be written."""
+        os.close(self._open())
+
     def tap(self, to: To, data: bytes, headers: Headers = ()) -> None:
         """Note one message."""
         text = line(frame(time.perf_counter() - self._began, to, data, headers))
@@ -36,12 +40,30 @@ class Trace:
             if _last.get(self._path) is not self:
                 _last[self._path] = self
                 text = self._heading + text
-            # Opened anew each time: the file may be moved away, and holds all there is at any moment.
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            file = self._open()
             try:
                 os.write(file, text)
             finally:
                 os.close(file)
+
+    def _open(self) -> int:
+        # Opened anew each time: the file may be moved away, and holds all there is at any moment.
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def steady(tap: Tap, say: Callable[[str], object]) -> Tap:
+    """A tap that disturbs nobody: that it fails is said once, and what travels goes on."""
+    said: list[str] = []
+
+    def told(to: To, data: bytes, headers: Headers = ()) -> None:
+        try:
+            tap(to, data, headers)
+        except Exception as exc:
+            if not said:
+                said.append(str(exc))
+                say(f"a message could not be noted, nor perhaps those after it: {exc}")
+
+    return told
 
 
 def _plain(name: str) -> str:
