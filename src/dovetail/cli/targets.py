@@ -46,7 +46,7 @@ class Asked(Struct, frozen=True, kw_only=True):
             return [*OURS, "run", "-m", self.module], list(self.words)
         if not self.words:
             raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
-        return resolve(self.words[0]), list(self.words[1:])
+        return resolve(self.words[0], elsewhere=self.cwd is not None), list(self.words[1:])
 
 
 # How a server is reached, and how it is spoken to.
@@ -73,7 +73,8 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-LOCAL = ("module", "env", "cwd")  # what is said of a server that is started
+LOCAL = ("module", "env", "cwd")  # what is said of a server that is started,
+WRITTEN = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
 
 
 def options(*words: str, reach: Collection[str] | None = None, talk: Collection[str] | None = None) -> Callable[[F], F]:
@@ -97,23 +98,23 @@ def asked(ctx: click.Context, **given: Any) -> Asked:
     return Asked(command=ctx.obj or (), **given)
 
 
-def resolve(word: str) -> Any:
-    """A target as the client takes it."""
+def resolve(word: str, *, elsewhere: bool = False) -> Any:
+    """A target as the client takes it. `elsewhere`: it is started in another folder than this one."""
     if word.startswith(_SCHEMES):
         return word
     head, _, name = word.rpartition(":")
     path = Path(head if names_object(word) else word)
     if path.suffix == ".py":
-        return [*OURS, "run", whole(word)]
+        return [*OURS, "run", whole(word) if elsewhere else _there(path) and word]
     if path.suffix == ".jsonl":
-        return [*OURS, "mock", str(_there(path).resolve())]
+        return [*OURS, "mock", str(_there(path).resolve() if elsewhere else _there(path))]
     if path.suffix in SCRIPTS:
-        return str(_there(path).resolve())
+        return str(_there(path).resolve() if elsewhere else _there(path))
     if path.suffix == ".json" or head.endswith(".json"):
         return _in_file(path if path.suffix == ".json" else Path(head), name if head.endswith(".json") else None)
     if path.is_file() and (os.sep in word or "/" in word):
         return [str(path.resolve())]
-    return _configured(word)
+    return _target(configured(word))
 
 
 def whole(word: str) -> str:
@@ -143,7 +144,8 @@ def _in_file(path: Path, name: str | None) -> Any:
     )
 
 
-def _configured(word: str) -> Any:
+def configured(word: str) -> Any:
+    """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
     from dovetail.host.config import read_known
 
     entries, _ = read_known()
@@ -155,7 +157,7 @@ def _configured(word: str) -> Any:
     if len({one.source for one in found}) > 1:
         names = ", ".join(sorted({f"{one.source}:{one.name}" for one in found}))
         raise click.UsageError(f"{word!r} stands in several configurations; name one: {names}")
-    return _target(found[0])
+    return found[0]
 
 
 def _target(entry: Any) -> Any:
