@@ -82,6 +82,31 @@ def test_headers_that_open_doors_are_masked() -> None:
     assert made.headers == {"cookie": MASK, "mcp-name": "add"}
 
 
+@pytest.mark.parametrize("name", ["X-Goog-Api-Key", "X-Auth-Token", "Mcp-Param-Token", "mcp-param-api-key", "X-Secret"])
+def test_headers_named_as_secrets_are_masked(name: str) -> None:
+    assert masked_headers({name: "s3cret"}) == {name: MASK}
+
+
+def test_arguments_repeated_in_headers_are_masked_by_their_names() -> None:
+    assert masked_headers({"mcp-param-author": "Ada", "mcp-param-keyboard": "qwerty"}) == {
+        "mcp-param-author": "Ada",
+        "mcp-param-keyboard": "qwerty",
+    }
+
+
+def test_json_within_texts_is_masked_too() -> None:
+    inner = json.dumps({"user": "ada", "nested": json.dumps([{"api_key": "s3cret"}]), "password": "hunter2"})
+    told = json.dumps(masked({"content": [{"type": "text", "text": inner}]}))
+    assert "hunter2" not in told
+    assert "s3cret" not in told
+    assert "ada" in told
+
+
+@pytest.mark.parametrize("text", ['{ "a" :  1 }', "[1, 2]", "{not json", "[" * 100_000, '{"token": 5}'])
+def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
+    assert masked(text) == text
+
+
 def test_events_are_for_those_who_ask() -> None:
     happened = Event(event="call", at=1.0, server="s", facts={"ms": 3})
     parts = [Heading(recording=FORMAT), happened, Frame(at=2.0, to="server", message={}, server="s")]
