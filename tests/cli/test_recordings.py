@@ -58,6 +58,28 @@ def test_another_server_is_found_out(run: Run, recording: Path, tmp_path: Path) 
     assert run("diff", other, recording, "--json").code == 6
 
 
+def test_what_was_said_before_a_step_failed_is_kept(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    said = run(
+        "record", SERVED, "-o", path, "--do", "call add a=1", "--do", "read nowhere://at-all", "--do", "call echo"
+    )
+    assert said.code not in (0, 1)
+    assert run("call", path, "add", "a=1").good().out == "2\n"
+
+
+def test_a_recording_of_another_format_or_with_odd_messages(run: Run, tmp_path: Path) -> None:
+    later, odd = tmp_path / "later.jsonl", tmp_path / "odd.jsonl"
+    later.write_text('{"recording":99}\n', encoding="utf-8")
+    said = run("mock", later)
+    assert said.code == 2
+    assert "format 99" in said.err
+    asked = {"at": 0, "to": "server", "message": {"id": 1, "method": "x", "params": [1]}}
+    odd.write_text(f'{{"recording":1}}\n{json.dumps(asked)}\n', encoding="utf-8")
+    said = run("mock", odd)
+    assert said.code == 2
+    assert "no answer" in said.err
+
+
 def test_mock_over_http(run: Run, recording: Path, environment: dict[str, str]) -> None:
     with serving([*OURS, "mock", str(recording), "--http", "--port", "0", "--loose"], environment) as url:
         assert run("call", url, "add", "a=9").good().out == "3\n"
@@ -70,6 +92,9 @@ def test_mock_over_http(run: Run, recording: Path, environment: dict[str, str]) 
         (["replay", SERVED], "give a target and a recording"),
         (["diff", SERVED], "give two targets"),
         (["record", SERVED, "-o", "x.jsonl", "--do", "jump up"], "call, read or prompt"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", "read a b"], "one resource"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", "call 'add"], "cannot be read"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", " "], "call, read or prompt"),
         (["tap", SERVED, "more", "-o", "x.jsonl"], "too much"),
     ],
 )

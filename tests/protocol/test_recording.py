@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from dovetail.protocol.recording import (
+    EXCHANGE,
     FORMAT,
     MASK,
     Event,
@@ -105,6 +106,18 @@ def test_json_within_texts_is_masked_too() -> None:
 @pytest.mark.parametrize("text", ['{ "a" :  1 }', "[1, 2]", "{not json", "[" * 100_000, '{"token": 5}'])
 def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
     assert masked(text) == text
+
+
+def test_a_format_of_others_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 99"):
+        list(read_lines([b'{"recording":99}']))
+
+
+def test_the_number_of_an_exchange_is_no_header() -> None:
+    made = frame(0, "server", b"{}", [(b"mcp-name", b"add"), (EXCHANGE, b"7")])
+    assert made.headers == {"mcp-name": "add"}
+    assert made.exchange == 7
+    assert [*read_lines([line(made)])] == [made]
 
 
 def test_events_are_for_those_who_ask() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from dovetail.protocol.recording import Frame, Tap, frame
 from dovetail.transports.passing import Passing, pass_streams
 from dovetail.transports.web import bound_socket
 
@@ -31,7 +32,7 @@ async def served(application: Any) -> AsyncGenerator[int]:
 
 
 @asynccontextmanager
-async def between(seen: Seen, tap: Any, query: str = "") -> AsyncGenerator[int]:
+async def between(seen: Seen, tap: Tap, query: str = "") -> AsyncGenerator[int]:
     async def far(scope: Any, receive: Any, send: Any) -> None:
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         asked = scope["query_string"].decode()
@@ -88,6 +89,19 @@ async def test_credentials_go_to_their_path_alone() -> None:
         ("/mcp?team=b", "Bearer mine"),
         ("/admin", "Bearer theirs"),
         ("/admin", None),
+    ]
+
+
+async def test_each_request_has_a_number_with_its_reply() -> None:
+    told: list[Frame] = []
+    async with between([], lambda to, data, headers: told.append(frame(0, to, data, headers))) as port:
+        await asyncio.gather(post(port, "/mcp"), post(port, "/mcp"))
+        await post(port, "/other")
+    assert sorted((one.exchange or 0, one.to) for one in told) == [
+        (1, "client"),
+        (1, "server"),
+        (2, "client"),
+        (2, "server"),
     ]
 
 

@@ -15,6 +15,7 @@ from dovetail.protocol.channel import Headers
 from dovetail.wire.shape import UNSET, Struct, UnsetType, field
 
 FORMAT: Final = 1
+EXCHANGE: Final = b":exchange"  # among the headers a tap is told, the number of the HTTP request; no header is so named
 MASK: Final = "***"
 
 To: TypeAlias = Literal["server", "client"]
@@ -41,6 +42,7 @@ class Frame(Struct, frozen=True, kw_only=True, omit_defaults=True):
     headers: dict[str, str] | None = None
     status: int | None = None
     server: str = ""  # which one, where a recording is of several
+    exchange: int | None = None  # over HTTP: which request it is, or is said in reply to
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,22 +83,31 @@ def read_all(lines: Iterable[bytes]) -> Iterator[Heading | Frame | Event]:
         try:
             if start.startswith(_HAPPENED):
                 yield _event.decode(text)
+            elif start.startswith(_BEGINS):
+                yield _known(_heading.decode(text))
             else:
-                yield (_heading if start.startswith(_BEGINS) else _frame).decode(text)
+                yield _frame.decode(text)
         except msgspec.MsgspecError as exc:
             raise ValueError(f"line {number} is not part of a recording: {exc}") from None
 
 
+def _known(heading: Heading) -> Heading:
+    if heading.recording != FORMAT:
+        raise ValueError(f"this is a recording of format {heading.recording}; read here is format {FORMAT}")
+    return heading
+
+
 def frame(at: float, to: To, data: bytes, headers: Headers = (), *, states: bool = False) -> Frame:
     """A frame of what was sent as these bytes, secrets masked. `states`: keep what servers seal into `requestState`."""
-    shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name != EXCHANGE}
+    number = next((int(value) for name, value in headers if name == EXCHANGE), None)
     given = masked_headers(shown) if shown else None
     try:
         message = _anything.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = _BEARER.sub(_hide, data.decode("utf-8", "replace"))
-        return Frame(at=at, to=to, text=text, headers=given)
-    return Frame(at=at, to=to, message=masked(message, states=states), headers=given)
+        return Frame(at=at, to=to, text=text, headers=given, exchange=number)
+    return Frame(at=at, to=to, message=masked(message, states=states), headers=given, exchange=number)
 
 
 # What must not be in a recording.

@@ -15,7 +15,7 @@ from dovetail.protocol.recording import Tap
 from dovetail.transports.fetch import Fetcher
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process import Child
-from dovetail.transports.tracing import Replies
+from dovetail.transports.tracing import Replies, exchanges
 
 _CHUNK: Final = 65536
 _LINE: Final = 64 * 1024 * 1024
@@ -110,7 +110,7 @@ class Passing:
         self._path = parts.path or "/"
         self._query = parts.query
         self._gate = Gate((), (), None)
-        self._tap = tap
+        self._begun = exchanges(tap)
         self._headers = [*headers]
         self._fetcher = Fetcher()
 
@@ -134,15 +134,16 @@ class Passing:
         own = self._headers if here else []
         left_out = _NOT_PASSED | {name.lower() for name, _ in own}
         headers = [(name, value) for name, value in scope["headers"] if name.lower() not in left_out]
+        tap = self._begun()
         if body and here:
-            self._tap("server", body, headers)
+            tap("server", body, headers)
         url = f"{self._origin}{path}{'?' + query if query else ''}"
         try:
             reply = await self._fetcher.fetch(scope["method"], url, [*headers, *own], body)
         except TransportError as exc:
             await _refuse(send, 502, str(exc))
             return
-        seen = Replies(self._tap) if here else None
+        seen = Replies(tap) if here else None
 
         async def passed(message: dict[str, Any]) -> None:
             await send(message)
