@@ -3,13 +3,16 @@
 import asyncio
 import gc
 import logging
+import os
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from client.world import MODERN, NEWEST_HANDSHAKE, everything, reached, target
+from client.world import MODERN, NEWEST_HANDSHAKE, TESTS, command, everything, reached, target
 from dovetail import (
     AnswerError,
     CannotConnect,
@@ -30,7 +33,7 @@ from dovetail import (
 )
 from dovetail.client import remembering
 from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
-from transports.scene import until
+from transports.scene import settled, until
 
 QUICK = Timeouts(connect=2, probe=0.3, initialize=3, call=3, read=3)
 both = pytest.mark.parametrize("era", ERAS)
@@ -617,3 +620,106 @@ async def test_a_server_without_resources_and_prompts_has_none(revision: str) ->
         assert await client.list_resources() == []
         assert await client.list_resource_templates() == []
         assert await client.list_prompts() == []
+
+
+# Closing that takes its time
+
+
+@asynccontextmanager
+async def slow_to_leave() -> AsyncIterator[tuple[Client, Play, asyncio.Event]]:
+    """A client, connected, that gets away from its server only when the event is set."""
+    gate = asyncio.Event()
+
+    async def left(_: Any) -> bytes:
+        await gate.wait()
+        return http(b"", status=204)
+
+    play = Play("handshake", session="s", leave=left)
+    async with on_web(play) as at, Client(at, timeouts=Timeouts(close=60)) as one:
+        yield one, play, gate
+        gate.set()
+
+
+def _left(play: Play) -> int:
+    return sum(verb == "DELETE" for verb, _ in play.heads)
+
+
+def _elsewhere(one: Client) -> Any:
+    """A call from another loop."""
+
+    async def call() -> Any:
+        return await one.call("go")
+
+    return asyncio.run(call())
+
+
+async def test_whoever_connects_while_the_client_closes_is_connected_afterwards() -> None:
+    async with slow_to_leave() as (one, play, gate), asyncio.timeout(10):
+        closing = [asyncio.create_task(one.close()) for _ in range(2)]
+        await until(lambda: _left(play))
+        connecting = asyncio.create_task(one.connect())
+        await settled()
+        assert not connecting.done()
+        assert not any(task.done() for task in closing)
+        gate.set()
+        await asyncio.gather(connecting, *closing)
+        assert _left(play) == 1
+        assert one.connected
+        assert await asyncio.to_thread(_elsewhere, one) == "ok"
+
+
+async def test_whoever_gives_up_closing_does_not_wait_for_the_server() -> None:
+    async with slow_to_leave() as (one, play, _), asyncio.timeout(10):
+        closing = asyncio.create_task(one.close())
+        await until(lambda: _left(play))
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        assert not one.connected
+        await one.connect()
+        assert await one.call("go") == "ok"
+
+
+async def test_a_closing_that_is_cancelled_before_it_began_closes_nothing_by_half() -> None:
+    async with slow_to_leave() as (one, _, gate), asyncio.timeout(10):
+        gate.set()
+        closing = asyncio.create_task(one.close())
+        closing.cancel()
+        await asyncio.wait([closing])
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(one.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await one.connect()
+        assert await one.call("go") == "ok"
+
+
+def test_a_client_whose_loop_is_gone_owes_nothing_to_what_waited_there() -> None:
+    env = {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    handled = list[object]()
+
+    async def on_log(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def progress(*told: object) -> None:
+        handled.append(told)
+
+    one = Client(command(), env=env, revision=NEWEST_HANDSHAKE, on_log=on_log)
+    listener = one.listen()
+
+    async def first() -> None:
+        await listener.__aenter__()
+        await one.call("speak")
+
+    async def second() -> None:
+        async with asyncio.timeout(20):
+            await one.call_tool("count", {"to": 3}, progress=progress)
+            assert len(handled) == 3
+            assert [change async for change in listener] == []
+            await one.close()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(first())
+    loop.close()
+    asyncio.run(second())

@@ -27,8 +27,10 @@ from dovetail import (
 from dovetail.client.keeping import Keeper
 from driver import serving, serving_asgi
 from stand_ins import (
+    CAPABILITIES,
     CLOSE,
     ERAS,
+    LATEST_HANDSHAKE,
     RST,
     SILENCE,
     Failure,
@@ -46,6 +48,12 @@ from stand_ins import (
 from transports.scene import until
 
 QUICK = Timeouts(connect=2, probe=0.3, initialize=5, call=5, read=5)
+LISTEN = "subscriptions/listen"
+OPENED = {
+    "protocolVersion": LATEST_HANDSHAKE,
+    "capabilities": CAPABILITIES,
+    "serverInfo": {"name": "stand-in", "version": "1"},
+}
 SOON = ClientLimits(reconnect_after=0.02)
 both = pytest.mark.parametrize("era", ERAS)
 lost = pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
@@ -304,6 +312,59 @@ async def test_a_stream_that_ends_again_and_again_is_not_followed_for_ever() -> 
         assert await one.call("go") == "ok"
 
 
+def _confirmed(message: dict[str, Any]) -> Any:
+    meta = {"io.modelcontextprotocol/subscriptionId": message["id"]}
+    wanted = message["params"]["notifications"]
+    return Messages([notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)])
+
+
+@pytest.mark.parametrize("slip", [SILENCE, http(b"<p>soon</p>", kind="text/html")], ids=["silent", "a page"])
+async def test_a_listener_outlives_one_attempt_that_is_slow_or_odd(slip: Any) -> None:
+    play = Play("stateless")
+    slips = [slip]
+    play.reactions = {
+        "subscriptions/listen": lambda message: slips.pop() if slips and play.count(LISTEN) > 1 else _confirmed(message)
+    }
+    timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.3)
+    async with on_web(play) as at, client(at, timeouts=timeouts) as one, asyncio.timeout(10):
+        changes = aiter(one.listen(prompts=False, resources=False))
+        assert (await anext(changes)).missed
+        assert not slips
+        assert play.count(LISTEN) >= 3
+        await changes.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_a_listener_outlives_an_opening_that_is_slow() -> None:
+    play = Play("handshake")
+    slow = [SILENCE]
+    play.reactions = {
+        "initialize": lambda _: slow.pop() if slow and play.connections == 2 else OPENED,
+        "tools/call": CLOSE,
+    }
+    timeouts = Timeouts(connect=2, probe=0.1, initialize=0.3, call=5, read=5)
+    async with on_socket(play) as at, client(at, timeouts=timeouts, era="handshake") as one, asyncio.timeout(10):
+        async with one.listen() as changes:
+            with pytest.raises(Interrupted):
+                await one.call("go")
+            async for change in changes:
+                assert change.missed
+                break
+        assert not slow
+
+
+async def test_attempts_that_are_never_confirmed_come_to_an_end() -> None:
+    play = Play("stateless")
+    play.reactions = {LISTEN: lambda message: _confirmed(message) if play.count(LISTEN) == 1 else SILENCE}
+    timeouts = Timeouts(connect=2, probe=5, initialize=5, call=5, read=0.05)
+    limits = ClientLimits(reconnect_after=0.01, reconnect_most=0.02, reconnects=3)
+    async with on_web(play) as at, client(at, timeouts=timeouts, limits=limits) as one, asyncio.timeout(10):
+        with pytest.raises(Disconnected, match="4 times") as caught:
+            async for _ in one.listen():
+                pass
+        assert isinstance(caught.value.__cause__, RequestTimeout)
+        assert play.count(LISTEN) == 4
+
+
 async def test_a_server_that_refuses_to_be_listened_to_says_so_at_once() -> None:
     play = Play("stateless", {"subscriptions/listen": Failure(-32601, "no such thing", status=404)})
     async with on_web(play) as at, client(at) as one:
@@ -440,3 +501,43 @@ async def test_a_subscription_that_fails_takes_no_other_along() -> None:
                 pass
             gone = [message["params"]["uri"] for message in play.seen if "unsubscribe" in message.get("method", "")]
             assert gone == ["bad"]
+
+
+# Openings given up
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: no signals to ignore")
+@pytest.mark.parametrize("how", ["cancelled", "cancelled twice"])
+def test_no_child_outlives_an_opening_that_was_cancelled(how: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    async def use() -> None:
+        one = Client([sys.executable, "-c", STUBBORN, str(file)], era="handshake")
+        opening = asyncio.create_task(one.connect())
+        await until(lambda: file.exists() and file.read_text().endswith("\n"))
+        opening.cancel()
+        if how == "cancelled twice":
+            await asyncio.sleep(0.01)
+            opening.cancel()
+        await asyncio.wait([opening])
+        if how == "cancelled twice":
+            await one.close()
+
+    asyncio.run(use())
+    assert not _alive(int(file.read_text()))

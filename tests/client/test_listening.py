@@ -12,7 +12,7 @@ from dovetail import Change, Client, ClientLimits, NotOffered, Timeouts
 from dovetail.client.listening import KINDS, Listening
 from dovetail.connect import Way
 from dovetail.wire.subscriptions import SubscriptionFilter
-from stand_ins import SILENCE, STREAM_HEAD, Play, encoded, event, http, notice, on_web
+from stand_ins import SILENCE, STREAM_HEAD, Play, encoded, event, http, notice, on_socket, on_web
 from transports.scene import until
 
 TOOLS = "notifications/tools/list_changed"
@@ -218,3 +218,26 @@ async def test_an_opening_that_fails_in_any_way_is_told_to_who_listens() -> None
                 pass
         with pytest.raises(FileNotFoundError):
             await anext(aiter(one.listen()))
+
+
+async def test_a_client_that_leaves_waits_for_no_answer_to_its_listeners() -> None:
+    play = Play("handshake", {"resources/unsubscribe": SILENCE})
+    async with on_socket(play) as at, asyncio.timeout(20):
+        one = Client(at, timeouts=Timeouts(probe=5, read=60, close=2))
+        listeners = [one.listen(uris=[f"a:{number}"]) for number in range(3)]
+        for listener in listeners:
+            await listener.__aenter__()
+        await one.close()
+        assert not one.connected
+        assert play.count("resources/subscribe") == 3
+        assert play.count("resources/unsubscribe") == 0
+        for listener in listeners:
+            assert [change async for change in listener] == []
+
+
+async def test_a_listener_that_stops_alone_says_so() -> None:
+    play = Play("handshake")
+    async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one, asyncio.timeout(20):
+        async with one.listen(uris=["a:1"]):
+            pass
+        assert play.count("resources/unsubscribe") == 1

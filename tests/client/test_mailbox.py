@@ -150,3 +150,27 @@ async def test_what_a_handler_left_running_waits_as_anybody_does() -> None:
         await box.flush(60)
         await left[0]
     assert order == ["handled", "flushed"]
+
+
+def test_a_mailbox_whose_loop_is_gone_begins_anew() -> None:
+    box, done = Mailbox(10), list[str]()
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async def first() -> None:
+        box.call(endless)
+        box.call(endless)
+        await box.flush(0.01)
+
+    async def second() -> None:
+        async def fine() -> None:
+            done.append("fine")
+
+        box.call(fine)
+        await box.flush(60)
+        assert done == ["fine"]
+
+    asyncio.run(first())
+    box.abandon()
+    asyncio.run(second())

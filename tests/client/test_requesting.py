@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail import ClientLimits, PeerError, ResultError, Timeouts
+from dovetail import ClientLimits, PeerError, RequestTimeout, ResultError, Timeouts
 from dovetail.client.answering import Answering
 from dovetail.client.keeping import Sending
 from dovetail.client.requesting import CALL, Options, Requesting
@@ -131,3 +131,32 @@ async def test_a_server_that_only_wants_to_be_asked_later_is_asked_again_with_it
     first, second = (params for _, params, _ in keeping.sent)
     assert "requestState" not in first
     assert second == first | {"requestState": "s"}
+
+
+ASKS_LATER = {"resultType": "input_required", "requestState": "s"}
+
+
+async def test_one_total_is_over_all_rounds() -> None:
+    keeping = Keeping(ASKS_LATER)
+    one = requesting(keeping, reconnect_after=0.02, rounds=1000)
+    async with asyncio.timeout(10):
+        with pytest.raises(RequestTimeout, match=r"total limit of 0\.2 s; the server asked again"):
+            await one.through(CALL, {"name": "go", "arguments": {}}, Options(total=0.2))
+    totals = [sending.total for _, _, sending in keeping.sent]
+    assert totals[0] == 0.2
+    assert totals == sorted(totals, reverse=True)
+    assert len(set(totals)) == len(totals) > 1
+    assert all(sending.idle == 60 for _, _, sending in keeping.sent)
+
+
+async def test_the_time_a_user_takes_is_in_no_total() -> None:
+    async def elicit(_: Any) -> dict[str, Any]:
+        await asyncio.sleep(0.3)
+        return {}
+
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object"}}}
+    keeping: Any = Keeping({"resultType": "input_required", "inputRequests": {"q": question}}, DONE)
+    one = Requesting("it", keeping, Answering(elicit=elicit), TIMES, ClientLimits(), cache=False, check_results=True)
+    await one.through(CALL, {"name": "go", "arguments": {}}, Options(total=0.25))
+    assert len(keeping.sent) == 2
+    assert 0 < keeping.sent[1][2].total < 0.25

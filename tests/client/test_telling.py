@@ -28,7 +28,7 @@ async def stateless(server: Scripted, told: Told) -> bytes:
 async def test_a_notification_is_mirrored_in_headers() -> None:
     async with scripted(stateless) as server, Client(server.url) as client:
         await client.notify("notifications/example.com/moved", {"to": "Oslo"})
-        _, headers, message, _ = server.told[-1]
+        _, headers, message, *_ = server.told[-1]
     assert message == {"jsonrpc": "2.0", "method": "notifications/example.com/moved", "params": {"to": "Oslo"}}
     assert headers["mcp-method"] == "notifications/example.com/moved"
     assert headers["mcp-protocol-version"] == "2026-07-28"

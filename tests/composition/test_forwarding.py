@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, NotFound, PeerError, ResourceLink, Server, ToolError, testing
+from dovetail import Client, ClientLimits, Context, NotFound, PeerError, ResourceLink, Server, ToolError, testing
+from stand_ins import SUBSCRIPTION, Failure, Messages, Play, notice, on_socket
+from transports.scene import settled, until
 
+LISTEN = "subscriptions/listen"
 OLD, NEW = "2025-06-18", "2026-07-28"
 ERAS = [(above, below) for above in (OLD, NEW) for below in (OLD, NEW)]
 IDS = [f"{above[:4]} before {below[:4]}" for above, below in ERAS]
@@ -174,6 +177,43 @@ async def test_changes_are_heard(eras: tuple[str, str]) -> None:
                 if change.kind == "tools":
                     break
         assert "far_later" in {tool.name for tool in await client.list_tools()}
+
+
+async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(caplog: pytest.LogCaptureFixture) -> None:
+    def listen(message: dict[str, Any]) -> Any:
+        return Failure(-32603, "not now") if play.count(LISTEN) == 1 else holding(message)
+
+    def holding(message: dict[str, Any]) -> Any:
+        meta = {SUBSCRIPTION: message["id"]}
+        wanted = message["params"]["notifications"]
+        agreed = notice("notifications/subscriptions/acknowledged", notifications=wanted, _meta=meta)
+        return Messages([agreed])
+
+    play = Play("stateless", {LISTEN: listen})
+    async with on_socket(play) as at, asyncio.timeout(PATIENCE):
+        client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
+        forwarding, heard = client.mountable(), list[str]()
+        forwarding.follow(lambda notice, _: heard.append(notice))
+        await forwarding.start()
+        await until(lambda: "the changes of it are not heard any more" in caplog.text)
+        await forwarding.start()
+        await until(lambda: len(heard) >= 3)
+        assert heard[:3] == [f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")]
+        await forwarding.stop()
+
+
+async def test_a_server_that_tells_of_no_changes_is_not_asked_again_and_again() -> None:
+    play = Play("stateless", {LISTEN: Failure(-32601, "unknown")})
+    async with on_socket(play) as at, asyncio.timeout(PATIENCE):
+        client = Client(at, name="it", limits=ClientLimits(reconnect_most=0.0))
+        forwarding = client.mountable()
+        forwarding.follow(lambda *_: None)
+        for _ in range(5):
+            await forwarding.start()
+            await client.list_tools()
+            await settled()
+        assert play.count(LISTEN) == 1
+        await forwarding.stop()
 
 
 async def test_a_resource_that_changes_far_away() -> None:

@@ -7,9 +7,9 @@ caller whose request they belong to; where that cannot be told, to nobody.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dovetail.client.mailbox import Mailbox
 from dovetail.client.parking import Parked, Parking
@@ -21,6 +21,7 @@ from dovetail.errors import (
     MCPError,
     MethodNotFound,
     NotFound,
+    NotOffered,
     PeerError,
     ProtocolError,
     RateLimited,
@@ -39,9 +40,6 @@ from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROG
 from dovetail.wire.methods import METHODS
 from dovetail.wire.progress import ProgressParams
 from dovetail.wire.shape import Result
-
-if TYPE_CHECKING:
-    from dovetail.client.listening import Change
 
 log = logging.getLogger("dovetail")
 
@@ -81,6 +79,8 @@ class Forwarding:
         self._parking = Parking()
         self._hearers: list[Hear] = []
         self._listening: asyncio.Task[None] | None = None
+        self._deaf = False  # the server tells of nothing
+        self._not_before = 0.0  # is it listened to again
         requesting.counted = shared
         relaying(self._asked, self._logged, self._own if shared else None)
 
@@ -90,8 +90,15 @@ class Forwarding:
         """Connect, unless that is done, and listen to what changes."""
         if not self._client.connected:
             await self._client.connect()
-        if self._listening is None and self._hearers:
-            self._listening = asyncio.get_running_loop().create_task(self._hear(self._client.listen()))
+            self._deaf, self._not_before = False, 0.0
+        if self._hearers and not self._deaf:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Listen, unless that is done; again, a while after it has ended, and then nobody knows what was missed."""
+        loop, before = asyncio.get_running_loop(), self._listening
+        if before is None or (before.done() and loop.time() >= self._not_before):
+            self._listening = loop.create_task(self._hear_lists(again=before is not None))
 
     async def stop(self) -> None:
         """Leave the server."""
@@ -149,15 +156,27 @@ class Forwarding:
         task = asyncio.get_running_loop().create_task(self._hear(listening))
         return task.cancel  # pyright: ignore[reportReturnType]
 
-    async def _hear(self, changes: Any) -> None:
-        with contextlib.suppress(MCPError):
-            async with changes:
-                async for change in changes:
-                    self._tell(change)
+    async def _hear_lists(self, *, again: bool) -> None:
+        self._deaf = not await self._hear(self._client.listen(), (TOOLS, PROMPTS, RESOURCES) if again else ())
+        self._not_before = asyncio.get_running_loop().time() + self._client.limits.reconnect_most
 
-    def _tell(self, change: "Change") -> None:
+    async def _hear(self, changes: Any, missed: Sequence[str] = ()) -> bool:
+        """Pass on what changes until that ends; False if it is not told."""
+        try:
+            async with changes:
+                for notice in missed:
+                    self._tell(notice)
+                async for change in changes:
+                    self._tell(_NOTICES[change.kind], change.uri)
+        except NotOffered:
+            return False
+        except Exception as exc:
+            log.warning("the changes of %s are not heard any more: %s", self.name, exc)
+        return True
+
+    def _tell(self, notice: str, uri: str | None = None) -> None:
         for hear in tuple(self._hearers):
-            hear(_NOTICES[change.kind], change.uri)
+            hear(notice, uri)
 
     # Requests
 

@@ -33,6 +33,7 @@ TRANSIENT: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
+_ENDING: Final = 10.0  # more than it takes to end a process that will not be ended
 
 Open = Callable[[], Any]
 
@@ -56,6 +57,7 @@ class Keeper:
         self._limits = limits
         self._current: Conversation | None = None
         self._opening: asyncio.Task[Conversation] | None = None
+        self._ending: set[asyncio.Task[Conversation]] = set()  # openings given up, which may still have a child to end
         self._waiters = 0
         self._failures = 0
         self._not_before = 0.0
@@ -92,6 +94,14 @@ class Keeper:
                 self._reopen(), context=self._context.copy()
             )
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await self._opened_by(opening, clock)
+        except asyncio.CancelledError:
+            if opening in self._ending:  # the loop may end with whoever was cancelled, and must not before the child
+                await asyncio.wait([opening], timeout=_ENDING)
+            raise
+
+    async def _opened_by(self, opening: asyncio.Task[Conversation], clock: Clock | None) -> Conversation:
         self._waiters += 1
         if clock is not None:
             self.clocks.start(clock, clock)
@@ -103,14 +113,20 @@ class Keeper:
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():
                 raise self._shut() from None  # it was not this task that was cancelled
-            if self._waiters == 1:
-                opening.cancel()  # nobody else wants it
-                self._opening = None
+            if self._waiters == 1 and self._opening is opening:
+                self._give_up(opening)  # nobody else wants it
             raise
         finally:
             self._waiters -= 1
             if clock is not None:
                 self.clocks.stop(clock)
+
+    def _give_up(self, opening: asyncio.Task[Conversation]) -> None:
+        self._opening = None
+        if not opening.done():
+            self._ending.add(opening)
+            opening.add_done_callback(self._ending.discard)
+            opening.cancel()
 
     def _shut(self) -> Disconnected:
         error = Disconnected("the client is closed").at(server=self._name, hint="open it again with connect()")
@@ -172,15 +188,17 @@ class Keeper:
         self._closed = True
         if not self._failures:
             self._not_before = 0.0  # whoever left on purpose may come back at once
-        opening, self._opening = self._opening, None
-        if opening is not None and not opening.done():
-            opening.cancel()
-            await asyncio.wait([opening])
-        if self._clocks is not None:
-            self._clocks.close()
-        current, self._current = self._current, None
-        if current is not None:
-            await current.close()
+        if self._opening is not None:
+            self._give_up(self._opening)
+        try:
+            if self._ending:
+                await asyncio.wait(self._ending)
+        finally:
+            if self._clocks is not None:
+                self._clocks.close()
+            current, self._current = self._current, None
+            if current is not None:
+                await current.close()
 
     def reopen(self) -> None:
         """Allow a closed client to be used again, at once: nothing was lost."""
@@ -191,6 +209,7 @@ class Keeper:
     def abandon(self) -> None:
         """Forget the conversation: the event loop it lived on is gone, and everything on it."""
         self._current = self._opening = self._clocks = None
+        self._ending.clear()
         self._waiters = 0
 
 

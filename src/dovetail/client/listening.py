@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from math import inf
 from typing import Any, Literal, Self
 
 from dovetail.client.clock import Clock
@@ -19,6 +20,7 @@ from dovetail.errors import (
     HttpError,
     MCPError,
     MethodNotFound,
+    NotMCP,
     NotOffered,
     PeerError,
     RequestTimeout,
@@ -39,6 +41,9 @@ Kind = Literal["tools", "prompts", "resources", "resource"]
 
 KINDS: dict[str, Kind] = {TOOLS: "tools", PROMPTS: "prompts", RESOURCES: "resources", UPDATED: "resource"}
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+# What may be otherwise at the next attempt.
+_PASSING = (Disconnected, CannotConnect, CannotStart, HttpError, RequestTimeout, NotMCP)
 
 
 class Change(Struct, frozen=True):
@@ -82,9 +87,11 @@ class Listening:
         self._task: asyncio.Task[None] | None = None
         self._failed: Exception | None = None
         self._id: Id | None = None
-        self._confirmed: Id | None = None
+        self._silence: asyncio.Timeout | None = None  # runs until the server confirms
+        self._since = inf  # when it did
         self._entered = False
         self._over = False
+        self._leaving = False
         self._heard = 0
         self.honoured: SubscriptionFilter | None = None  # what the server agreed to
 
@@ -121,13 +128,29 @@ class Listening:
         await self._here(self._end)
 
     async def _end(self) -> None:
+        task = self._stop()
+        if task is not None:
+            await asyncio.wait([task], timeout=self._patience)
+
+    def leave(self) -> asyncio.Task[None] | None:
+        """Stop because the client leaves the server, which then need not be told; what is left to wait for."""
+        self._leaving = True
+        return self._stop()
+
+    def abandon(self) -> None:
+        """It is over: the event loop it lived on is gone, and nobody there can be told."""
+        self._over = True
+        self._task = None
+
+    def _stop(self) -> asyncio.Task[None] | None:
         self._over = True
         self._news.set()
         self._listeners.discard(self)
         task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task], timeout=self._patience)
+        if task is None or task.done():
+            return None
+        task.cancel()
+        return task
 
     # From one connection to the next
 
@@ -144,15 +167,15 @@ class Listening:
         loop = asyncio.get_running_loop()
         fruitless = 0
         while not self._over:
-            heard, since = self._heard, loop.time()
+            heard, self._since = self._heard, inf
+            why: MCPError | None = None
             try:
-                conversation = await self._keeper.ready()
-                since = loop.time()
-                await self._listen(conversation)
-            except (Disconnected, CannotConnect, CannotStart, HttpError) as exc:
+                await self._listen(await self._keeper.ready())
+            except _PASSING as exc:
                 if self.honoured is None or (isinstance(exc, HttpError) and exc.status not in TRANSIENT):
                     self._fail(exc)
                     return
+                why = exc
             except MCPError as exc:
                 self._fail(_not_offered(exc) if isinstance(exc, PeerError) else exc)
                 return
@@ -160,10 +183,12 @@ class Listening:
                 self._fail(exc)
                 return
             # A stream that lasted is no vain attempt: proxies end quiet ones every few minutes.
-            lasted = loop.time() - since >= self._limits.reconnect_most
+            lasted = loop.time() - self._since >= self._limits.reconnect_most
             fruitless = 0 if lasted or self._heard != heard else fruitless + 1
             if fruitless > self._limits.reconnects:
-                self._fail(Disconnected(f"the server ended the stream {fruitless} times without saying anything"))
+                error = Disconnected(f"the server ended the stream {fruitless} times without saying anything")
+                error.__cause__ = why
+                self._fail(error)
                 return
             wait = backoff(self._limits.reconnect_after, fruitless, self._limits.reconnect_most)
             await asyncio.sleep(wait * random.uniform(1.0, 1.2))
@@ -182,7 +207,8 @@ class Listening:
             if method == ACKNOWLEDGED:
                 told = body(params, AcknowledgedParams, method)
                 if (told.meta or {}).get(SUBSCRIPTION_ID) == self._id:
-                    self._confirmed = self._id
+                    if self._silence is not None and not self._silence.expired():
+                        self._silence.reschedule(None)
                     self._agreed(told.notifications)
                 return
             notice = body(params, Notice, method)
@@ -201,6 +227,7 @@ class Listening:
     def _agreed(self, agreed: SubscriptionFilter) -> None:
         again = self.honoured is not None
         self.honoured = agreed
+        self._since = asyncio.get_running_loop().time()
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
         if again:
@@ -235,18 +262,15 @@ class Listening:
         method, params = "subscriptions/listen", {"notifications": self._wanted}
         self._id = id = conversation.next_id()
         request = Request(id, method, speaker.request(id, method, params), speaker.headers(method, params), True)
-        silent = asyncio.get_running_loop().call_later(self._patience, self._unconfirmed, conversation.name)
         try:
-            await conversation.exchange(request, Clock())
-        finally:
-            silent.cancel()
-
-    def _unconfirmed(self, server: str) -> None:
-        """A server must say at once what it will tell of. spec: subscriptions#acknowledgment"""
-        if self._confirmed != self._id and self._task is not None:
+            # A server must say at once what it will tell of. spec: subscriptions#acknowledgment
+            async with asyncio.timeout(self._patience) as self._silence:
+                await conversation.exchange(request, Clock())
+        except TimeoutError:
             why = f"the server did not confirm within {self._patience:g} s that it tells of changes"
-            self._fail(RequestTimeout(why).at(server=server, step="subscriptions/listen"))
-            self._task.cancel()
+            raise RequestTimeout(why).at(server=conversation.name, step=method) from None
+        finally:
+            self._silence = None
 
     async def _subscribe(self, conversation: Conversation) -> None:
         """A handshake server tells of its lists unasked, of a resource when it was asked to."""
@@ -267,7 +291,7 @@ class Listening:
         finally:
             for uri in asked:
                 conversation.subscribed[uri] -= 1
-                if conversation.why_lost is None and conversation.subscribed[uri] <= 0:
+                if conversation.why_lost is None and conversation.subscribed[uri] <= 0 and not self._leaving:
                     with contextlib.suppress(MCPError):
                         await self._say(conversation, "resources/unsubscribe", uri)
 

@@ -103,6 +103,14 @@ class Mailbox:
             self._waiting.popleft().close()
             self._done()
 
+    def abandon(self) -> None:
+        """Forget everything: the event loop it lived on is gone, and whoever waited there."""
+        self._task = self._working = None
+        self._flushing.clear()
+        while self._waiting:
+            self._waiting.popleft().close()
+        self._handled = self._posted
+
 
 def _release(flushed: asyncio.Future[None]) -> None:
     if not flushed.done():

@@ -99,6 +99,7 @@ class Relation:
         self._mailbox = Mailbox(self.limits.waiting)
         self._listeners: set[Listening] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._process = 0  # whose loop it is
         self._keeper = Keeper(name, self._open, self.limits)
         self._opened: Conversation | None = None  # the last
@@ -165,20 +166,48 @@ class Relation:
 
     async def connect(self) -> None:
         """Open the conversation now; otherwise the first request does."""
+        while self._closing is not None:  # then the loop is forgotten, and so it may be another
+            await self._here(self._closed)
         self._keeper.reopen()
         await self._here(self._keeper.ready)
 
     async def close(self) -> None:
         """Leave the server. From any task or thread, as often as you like; `connect` opens it again."""
-        await self._here(self._close)
+        await self._here(self._leave)
+
+    async def _closed(self) -> None:
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
+
+    async def _leave(self) -> None:
+        """All who close share one closing; who is cancelled meanwhile hastens it."""
+        closing = self._closing
+        if closing is None:
+            closing = self._closing = asyncio.get_running_loop().create_task(self._close())
+            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.sleep(0)  # so that it has begun, and goes on to its end also when it is cancelled
+            await asyncio.wait([closing])
+        except asyncio.CancelledError:
+            if not closing.cancelling():
+                closing.cancel()
+                await asyncio.wait([closing], timeout=self.timeouts.close)
+            raise
+        if not closing.cancelled():
+            closing.result()
 
     async def _close(self) -> None:
-        for listening in tuple(self._listeners):
-            await listening.aclose()
-        await self._keeper.close()
-        self._mailbox.close()
-        self._requesting.forget()
-        self._loop = None
+        try:
+            tasks = [task for listening in tuple(self._listeners) if (task := listening.leave()) is not None]
+            if tasks:
+                await asyncio.wait(tasks, timeout=self.timeouts.close)
+        finally:
+            try:
+                await self._keeper.close()
+            finally:
+                self._mailbox.close()
+                self._requesting.forget()
+                self._loop = self._closing = None
 
     def _here(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Awaitable[T]:
         """Do something on the loop this client lives on. Not a coroutine: that would be one more on every road."""
@@ -186,14 +215,23 @@ class Relation:
         process = os.getpid()
         if self._loop is None or self._loop.is_closed() or self._process != process:
             if self._loop is not None:
-                self._keeper.abandon()
-                self._requesting.forget()
+                self._abandon()
             self._loop, self._process = loop, process
         if self._loop is loop:
             return work(*args)
         if not self._loop.is_running():
             raise RuntimeError("this client was opened on another event loop, which is not running; close it there")
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args), self._loop))
+
+    def _abandon(self) -> None:
+        """Forget everything that lived on an event loop which is gone."""
+        self._keeper.abandon()
+        self._mailbox.abandon()
+        for listening in self._listeners:
+            listening.abandon()
+        self._listeners.clear()
+        self._requesting.forget()
+        self._closing = None
 
     async def _open(self) -> Conversation:
         conversation = await self._remembering.open(self._keeper.clocks)

@@ -176,12 +176,22 @@ class Requesting:
         return self._around(row.name, params, options, send)
 
     async def through(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
-        """The result of a request, whatever is asked on the way."""
-        step = self.once if self.counted else self._round
-        result = await step(row, params, options, 0)
+        """The result of a request, whatever is asked on the way; the time to answer is not counted in its total."""
+        once = self.once if self.counted else self._round
+        now = asyncio.get_running_loop().time
+        begun = now()
+        result = await once(row, params, options, 0)
         while isinstance(result, Pending):
+            asked = now()
             answers = await self._answers(result)
-            result = await step(row, result.answered(answers), options, result.rounds)
+            if result.questions:
+                begun += now() - asked
+            total = self._sending(row, options, safe=True).total
+            left = begun + total - now()
+            if left <= 0:
+                late = RequestTimeout(f"no answer within the total limit of {total:g} s; the server asked again")
+                raise self.located(late, row.name, params)
+            result = await once(row, result.answered(answers), replace(options, total=left), result.rounds)
         return result
 
     async def cached(self, row: Method, params: dict[str, Any], options: Options = PLAIN) -> Any:
