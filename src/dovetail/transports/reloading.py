@@ -337,8 +337,8 @@ class Relay:
             self._listens.pop(gone, None)
         if self._tap is not None:
             self._tap("server", line, ())
-        child, output = self._child, self._output
-        if child is None or child.returncode is not None or child.stdin.is_closing():
+        child, output, reading = self._child, self._output, self._reading
+        if child is None or reading is None or reading.done():  # nobody would hear an answer
             if asked in self._pending:
                 self._refuse(asked)
             return
