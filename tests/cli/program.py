@@ -55,3 +55,13 @@ class serving:  # noqa: N801 - used as a context
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.communicate(timeout=PATIENCE)
+
+
+def first_line(command: list[str], environment: dict[str, str], cwd: Path | None = None) -> str:
+    """What a program says first on stdout, while its stdin stays open."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, cwd=cwd) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.communicate(timeout=PATIENCE)
+    return said

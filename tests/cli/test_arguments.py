@@ -75,3 +75,54 @@ def test_files_and_documents(tmp_path: Path) -> None:
 def test_without_a_schema_a_word_is_text() -> None:
     assert coerce("a", "1", {}) == "1"
     assert read_arguments(["anything=1"], {}) == {"anything": "1"}
+
+
+ROOT: dict[str, Any] = {
+    "$defs": {
+        "Point": {"type": "object", "properties": {"x": {"type": "integer"}}},
+        "Count": {"type": "integer"},
+        "Counts": {"type": "array", "items": {"$ref": "#/$defs/Count"}},
+        "Loop": {"$ref": "#/$defs/Loop"},
+        "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "integer"}]},
+    },
+    "allOf": [{"properties": {"inherited": {"$ref": "#/$defs/Count"}}}],
+    "properties": {
+        "point": {"$ref": "#/$defs/Point"},
+        "counts": {"$ref": "#/$defs/Counts"},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/Counts"}, {"type": "null"}]},
+        "told": {"allOf": [{"$ref": "#/$defs/Count"}], "description": "told"},
+        "any": True,
+        "none": False,
+        "either": {"anyOf": [True, {"type": "integer"}]},
+        "one": {"anyOf": [False, {"type": "integer"}]},
+        "loop": {"$ref": "#/$defs/Loop"},
+        "tree": {"$ref": "#/$defs/Tree"},
+        "far": {"$ref": "https://elsewhere.example/schema"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ('point={"x": 1}', {"x": 1}),
+        ("counts=1,2", [1, 2]),
+        ("maybe=1,2", [1, 2]),
+        ("told=3", 3),
+        ("inherited=4", 4),
+        ("any=1", "1"),
+        ("none=1", "1"),
+        ("either=1", "1"),
+        ("one=1", 1),
+        ("loop=1", "1"),
+        ("far=1", "1"),
+    ],
+)
+def test_references_parts_and_booleans_are_followed(word: str, value: Any) -> None:
+    (found,) = read_arguments([word], ROOT).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_schema_that_contains_itself_comes_to_an_end() -> None:
+    assert read_arguments(["tree=1"], ROOT)["tree"] in (1, "1")

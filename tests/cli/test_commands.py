@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.program import RAW, ROOT, SERVED, Run, serving
+from cli.served import HOSTILE
 
 
 def test_list_shows_everything_on_lines_of_their_own(run: Run, url: str) -> None:
@@ -53,9 +54,15 @@ def test_call_of_no_tool_names_the_nearest(run: Run, url: str) -> None:
     assert "Did you mean 'add'?" in said.err
 
 
-def test_hostile_text_is_escaped_in_both_forms(run: Run, url: str) -> None:
-    plain = run("call", url, "hostile").good()
-    assert "\\x1b]52" in plain.out
+def test_what_a_tool_or_a_resource_holds_is_written_as_it_is(run: Run, url: str, tmp_path: Path) -> None:
+    assert run("call", url, "hostile").out == f"{HOSTILE}\n"
+    family = "\U0001f468\u200d\U0001f469 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+    text = f"from dovetail import Server\napp = Server('s')\napp.add_resource(lambda: {family!r}, 't://x', name='x')\n"
+    (tmp_path / "s.py").write_text(text, encoding="utf-8")
+    assert run("read", tmp_path / "s.py", "t://x").out == f"{family}\n"
+
+
+def test_hostile_text_is_escaped_in_a_document(run: Run, url: str) -> None:
     document = run("call", url, "hostile", "--json").good()
     assert document.json["content"][0]["text"].startswith("\x1b]52")
 
@@ -108,6 +115,12 @@ def test_info(run: Run, url: str) -> None:
 def test_ping(run: Run, url: str) -> None:
     assert len(run("ping", url, "-n", "2", "--json").good().json["milliseconds"]) == 2
     assert "is alive" in run("ping", url, "-n", "1").good().out
+
+
+def test_listening_for_nothing_is_refused(run: Run, url: str) -> None:
+    said = run("listen", url, "-n", "0")
+    assert said.code == 2
+    assert "x>=1" in said.err
 
 
 def test_listen(run: Run, url: str, environment: dict[str, str]) -> None:

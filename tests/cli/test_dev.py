@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import py_compile
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
-from cli.program import Run, serving
+from cli.program import Run, first_line, serving
 from dovetail import Client, MCPError
 
 OURS = [sys.executable, "-m", "dovetail.cli"]
@@ -129,3 +131,132 @@ def test_what_cannot_be_developed(run: Run, words: list[str], why: str) -> None:
     said = run("dev", *words)
     assert said.code == 2
     assert why in said.err
+
+
+ANSWERING = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}), flush=True)
+"""
+
+
+def touch(file: Path, text: str = "") -> None:
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    file.write_text(text, encoding="utf-8")
+    stamp = max(before, file.stat().st_mtime_ns) + 10**9
+    os.utime(file, ns=(stamp, stamp))
+
+
+class Dev:
+    """`dovetail dev` before a command, spoken to line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def ask(self, id: int) -> dict[str, object]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": id, "method": "ping"}).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE):
+            return json.loads(await self.process.stdout.readline())
+
+    async def told(self, word: str) -> None:
+        assert self.process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := await self.process.stderr.readline():
+                if word in line.decode():
+                    return
+        pytest.fail(f"it never said {word!r}")
+
+
+@contextlib.asynccontextmanager
+async def developing(environment: dict[str, str], *words: str) -> AsyncGenerator[Dev]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *OURS, "dev", *words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    try:
+        yield Dev(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has taken note of the end of does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+async def test_it_ends_with_all_that_was_started(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A server behind a shell, which holds stdout and does not care that stdin has ended."""
+    deaf = tmp_path / "deaf.py"
+    deaf.write_text(
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)"
+    )
+    shell = ["sh", "-c", f"{sys.executable} {deaf}; :"]
+    async with developing(environment, "-q", "--watch", str(tmp_path), "--", *shell) as dev:
+        async with asyncio.timeout(PATIENCE):
+            while not (tmp_path / "pid").exists() or "." not in (tmp_path / "pid").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        pid = int((tmp_path / "pid").read_text().rstrip("."))
+        assert alive(pid)
+        assert dev.process.stdin is not None
+        dev.process.stdin.close()
+        async with asyncio.timeout(PATIENCE):
+            assert await dev.process.wait() == 0
+        assert not alive(pid)
+
+
+async def test_a_start_that_fails_is_told_and_mended(tmp_path: Path, environment: dict[str, str]) -> None:
+    program, looked_at = tmp_path / "program", tmp_path / "looked.py"
+    program.write_text(f"#!{sys.executable}\n{ANSWERING}", encoding="utf-8")
+    program.chmod(0o755)
+    touch(looked_at)
+    async with developing(environment, "--watch", str(looked_at), "--", str(program)) as dev:
+        assert (await dev.ask(1))["result"] == {}
+        program.chmod(0o644)
+        touch(looked_at)
+        await dev.told("Cannot start")
+        refused = await dev.ask(2)
+        assert refused["id"] == 2
+        assert "started again when a file changes" in json.dumps(refused["error"])
+        program.chmod(0o755)
+        touch(looked_at)
+        await dev.told("starting again")
+        assert (await dev.ask(3))["result"] == {}
+
+
+async def test_what_is_no_message_is_shown_as_text(environment: dict[str, str]) -> None:
+    odd = 'print(42); print(\'{"id": [1], "method": "m", "params": [2]}\')'
+    async with developing(environment, "--", sys.executable, "-u", "-c", f"{odd}\n{ANSWERING}") as dev:
+        assert dev.process.stdout is not None
+        assert await dev.process.stdout.readline() == b"42\n"
+        assert b'"params"' in await dev.process.stdout.readline()
+        assert (await dev.ask(1))["result"] == {}
+        await dev.told("? 42")
+        await dev.told("m [2]")
+
+
+def test_variables_and_folders_are_handed_on(run: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    told = "import os; print(os.environ['WORD'], os.path.basename(os.getcwd()))"
+    (tmp_path / "inner").mkdir()
+    words = [*OURS, "dev", "-q", "-e", "WORD=given", "--cwd", "inner", "--", sys.executable, "-c", told]
+    assert first_line(words, environment, tmp_path) == "given inner\n"
+    (tmp_path / "server.py").write_text(
+        "import os\nfrom dovetail import Server\napp = Server(os.environ['WORD'] + os.path.basename(os.getcwd()))\n"
+    )
+    words = [*OURS, "dev", "-q", "-e", "WORD=given", "--cwd", str(tmp_path / "inner"), str(tmp_path / "server.py")]
+    assert run("info", "--json", "--", *words).good().json["name"] == "giveninner"
+    assert "No such option" in run("dev", tmp_path / "server.py", "--auth", "abc").err
+
+
+def test_a_command_that_is_not_there(run: Run) -> None:
+    said = run("dev", "--", "no-such-program-at-all")
+    assert said.code == 3
+    assert "no-such-program-at-all" in said.err

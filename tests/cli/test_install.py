@@ -56,3 +56,29 @@ def test_what_cannot_be_exported_is_explained(run: Run, words: list[str], why: s
     said = run("export", *words)
     assert said.code == 2
     assert why in said.err
+
+
+def test_what_is_said_of_a_known_server_is_written_too(run: Run, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    run("install", "--to", "cursor", "--name", "near", "-e", "A=1", "--", "uvx", "some-server", **home).good()
+    run("install", "https://x.example/mcp", "--to", "cursor", "--name", "far", "-H", "A: b", **home).good()
+    near = run("export", "near", "-e", "B=2", "--cwd", tmp_path, **home).good().json["mcpServers"]["near"]
+    assert near["env"] == {"A": "1", "B": "2"}
+    assert near["cwd"] == str(tmp_path)
+    far = run("export", "far", "-H", "C: d", **home).good().json["mcpServers"]["far"]
+    assert far["headers"] == {"A": "b", "C": "d"}
+    assert "--header is for a URL" in run("export", "near", "-H", "C: d", **home).err
+    assert "are for a command" in run("export", "far", "-e", "C=d", **home).err
+    run("install", "--to", "gemini", "--name", "near", "--", "uvx", "another", **home).good()
+    assert "several configurations" in run("export", "near", **home).err
+
+
+def test_a_file_named_from_here_is_written_from_the_root(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("", encoding="utf-8")
+    for word, name in (("./s.py", ""), ("./s.py:app", ":app")):
+        entry = run("export", word, cwd=tmp_path).good().json["mcpServers"]["s"]
+        assert entry["args"][-1] == f"{tmp_path / 's.py'}{name}"
+
+
+def test_a_login_is_not_written(run: Run) -> None:
+    assert "No such option" in run("export", "https://x.example/mcp", "--auth", "abcdefgh").err

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from cli.program import PATIENCE, Run, serving
+from dovetail.protocol.playback import turns
+from dovetail.protocol.recording import read_lines
 
 pytestmark = pytest.mark.interop
 
@@ -83,14 +85,21 @@ def test_recording(run: Run, far: str, tmp_path: Path, environment: dict[str, st
     assert "5" in run("call", tapped, "get-sum", "a=2", "b=3").good().out
 
 
-def test_listening(run: Run, far: str, environment: dict[str, str]) -> None:
-    """Every subscriber of this server is told of something now and then, once that was switched on."""
-    words = [*OURS, "listen", far, TEXT, "--json"]
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert "listening" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    """It tells only those of a session in which that was switched on, so what it is asked is looked at."""
+    tapped = tmp_path / "tapped.jsonl"
+    with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
+        words, pipe = [*OURS, "listen", here, TEXT, "--json"], subprocess.PIPE
+        with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+            assert process.stderr is not None
+            assert "listening" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
+    (turn,) = [
+        one for one in turns(read_lines(tapped.read_bytes().splitlines())) if one.method == "resources/subscribe"
+    ]
+    assert turn.params == {"uri": TEXT}
+    assert (turn.answer or {}).get("result") == {}
 
 
 def test_over_stdio(run: Run, everything: list[str]) -> None:

@@ -1,13 +1,14 @@
 """`record`, `mock`, `replay`, `diff` and `tap`: one format, written by some and read by the others."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cli.program import ROOT, SERVED, Run, serving
+from cli.program import ROOT, SERVED, Run, first_line, serving
 
 OURS = [sys.executable, "-m", "dovetail.cli"]
 STEPS = ["call add a=1 b=2", "call refuse", "read notes://today", "prompt packing city=Oslo", "call book flight=Y"]
@@ -57,6 +58,28 @@ def test_another_server_is_found_out(run: Run, recording: Path, tmp_path: Path) 
     assert run("diff", other, recording, "--json").code == 6
 
 
+def test_what_was_said_before_a_step_failed_is_kept(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    said = run(
+        "record", SERVED, "-o", path, "--do", "call add a=1", "--do", "read nowhere://at-all", "--do", "call echo"
+    )
+    assert said.code not in (0, 1)
+    assert run("call", path, "add", "a=1").good().out == "2\n"
+
+
+def test_a_recording_of_another_format_or_with_odd_messages(run: Run, tmp_path: Path) -> None:
+    later, odd = tmp_path / "later.jsonl", tmp_path / "odd.jsonl"
+    later.write_text('{"recording":99}\n', encoding="utf-8")
+    said = run("mock", later)
+    assert said.code == 2
+    assert "format 99" in said.err
+    asked = {"at": 0, "to": "server", "message": {"id": 1, "method": "x", "params": [1]}}
+    odd.write_text(f'{{"recording":1}}\n{json.dumps(asked)}\n', encoding="utf-8")
+    said = run("mock", odd)
+    assert said.code == 2
+    assert "no answer" in said.err
+
+
 def test_mock_over_http(run: Run, recording: Path, environment: dict[str, str]) -> None:
     with serving([*OURS, "mock", str(recording), "--http", "--port", "0", "--loose"], environment) as url:
         assert run("call", url, "add", "a=9").good().out == "3\n"
@@ -69,6 +92,9 @@ def test_mock_over_http(run: Run, recording: Path, environment: dict[str, str]) 
         (["replay", SERVED], "give a target and a recording"),
         (["diff", SERVED], "give two targets"),
         (["record", SERVED, "-o", "x.jsonl", "--do", "jump up"], "call, read or prompt"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", "read a b"], "one resource"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", "call 'add"], "cannot be read"),
+        (["record", SERVED, "-o", "x.jsonl", "--do", " "], "call, read or prompt"),
         (["tap", SERVED, "more", "-o", "x.jsonl"], "too much"),
     ],
 )
@@ -123,3 +149,51 @@ def test_tap_before_a_url(run: Run, url: str, environment: dict[str, str], tmp_p
     nowhere = [*OURS, "tap", "http://127.0.0.1:1/mcp", "-o", str(path)]
     with serving(nowhere, environment) as here:
         assert run("list", here).code == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_tap_passes_on_what_it_cannot_write(run: Run) -> None:
+    tapped = [*OURS, "tap", SERVED, "-o", "/dev/full"]
+    said = run("call", "add", "a=4", "-v", "--", *tapped).good()
+    assert said.out == "5\n"
+    assert said.err.count("could not be noted") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([SERVED, "-o", "nowhere/t.jsonl"], "nowhere/t.jsonl: No such file"),
+        (["unix:/nowhere", "-o", "t.jsonl"], "no command and no http URL"),
+        (["http://127.0.0.1:1/mcp", "--auth", "oauth", "-o", "t.jsonl"], "--auth is a token"),
+        (["http://127.0.0.1:1/mcp", "--cwd", ".", "-o", "t.jsonl"], "--env and --cwd are for a command"),
+        ([SERVED, "--auth", "abcdefgh", "-o", "t.jsonl"], "--header and --auth are for a URL"),
+    ],
+)
+def test_tap_says_at_once_what_is_wrong(run: Run, tmp_path: Path, words: list[str], why: str) -> None:
+    said = run("tap", *words, cwd=tmp_path)
+    assert said.code == 2
+    assert why in said.err
+
+
+def test_tap_reaches_what_is_configured(
+    run: Run, environment: dict[str, str], everything: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "inner").mkdir()
+    program = "import os; print(os.path.basename(os.getcwd()), os.environ['WORD'])"
+    near = {
+        "command": sys.executable,
+        "args": ["-c", program],
+        "cwd": str(tmp_path / "inner"),
+        "env": {"WORD": "given"},
+    }
+    (tmp_path / "near.json").write_text(json.dumps({"mcpServers": {"near": near}}), encoding="utf-8")
+    words = [*OURS, "tap", "-o", "t.jsonl"]
+    assert first_line([*words, "near.json"], environment, tmp_path) == "inner given\n"
+    (tmp_path / "a.js").write_text("console.log('of node')", encoding="utf-8")
+    found = f"{Path(everything[0]).parent}{os.pathsep}{environment['PATH']}"
+    assert first_line([*words, "a.js"], environment | {"PATH": found}, tmp_path) == "of node\n"
+    with serving([sys.executable, str(ROOT / "examples" / "over_http.py"), "--port", "0"], environment) as guarded:
+        far = {"url": guarded, "headers": {"Authorization": "Bearer let-me-in"}}
+        (tmp_path / "far.json").write_text(json.dumps({"mcpServers": {"far": far}}), encoding="utf-8")
+        with serving([*OURS, "tap", str(tmp_path / "far.json"), "-o", str(tmp_path / "f")], environment) as here:
+            assert run("call", here, "whoami").good().out.startswith("You are ada")

@@ -58,9 +58,49 @@ def test_a_file_without_a_server_is_a_program(run: Run, tmp_path: Path) -> None:
     assert run("info", program, "--json").good().json["name"] == "inside"
 
 
+OUTRIGHT = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        who = {"serverInfo": {"name": "outright", "version": "1"}, "capabilities": {}, "protocolVersion": "2025-06-18"}
+        said = {"result": who} if message["method"] == "initialize" else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **said}), flush=True)
+"""
+
+
+def test_a_program_that_serves_as_soon_as_it_is_read(run: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "outright.py").write_text(OUTRIGHT, encoding="utf-8")
+    assert run("info", tmp_path / "outright.py", "--json").good().json["name"] == "outright"
+    with serving([*OURS, "run", str(tmp_path / "outright.py"), "--http", "--port", "0"], environment) as url:
+        assert "is alive" in run("ping", url).good().out
+
+
+def test_a_server_that_a_file_only_imports(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("from dovetail import Server\napp = Server('inner')\n", encoding="utf-8")
+    (tmp_path / "outer.py").write_text("from inner import app\n", encoding="utf-8")
+    assert run("info", tmp_path / "outer.py", "--json").good().json["name"] == "inner"
+
+
+def test_variables_and_folder_of_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    text = "import os\nfrom dovetail import Server\napp = Server(os.environ['WORD'] + os.path.basename(os.getcwd()))\n"
+    (tmp_path / "server.py").write_text(text, encoding="utf-8")
+    words = ["-e", "WORD=given", "--cwd", "inner"]
+    named = run("info", "--json", "--", *OURS, "run", "server.py", *words, cwd=tmp_path).good()
+    assert named.json["name"] == "giveninner"
+    (tmp_path / "inner" / "held.py").write_text(text, encoding="utf-8")
+    named = run("info", "--json", "--", *OURS, "run", "-m", "held", *words, cwd=tmp_path).good()
+    assert named.json["name"] == "giveninner"
+    assert run("info", "--json", "server.py", *words, cwd=tmp_path).good().json["name"] == "giveninner"
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        ([SERVED, "-H", "a: b"], "for a server that is reached"),
+        ([SERVED, "--auth", "abcdefgh"], "for a server that is reached"),
+        ([SERVED, "--cwd", ".", "--reload"], "does not go with --reload"),
         ([SERVED, "--http", "--host", "0.0.0.0"], "pass --anonymous"),
         ([SERVED, "--sse", "--workers", "2"], "sessions"),
         ([f"{SERVED}:nothing"], "nothing"),

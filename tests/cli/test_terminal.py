@@ -76,3 +76,10 @@ def test_a_table_fits_the_terminal_and_has_a_heading_in_bold(url: str, environme
     assert any(row.endswith("…") for row in rows)
     with screen(environment | {"NO_COLOR": "1"}, "list", url, "tools") as at:
         assert "\x1b" not in at.rest()
+
+
+def test_what_a_tool_says_does_not_act_on_the_terminal(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "hostile") as at:
+        shown = OWN.sub("", at.rest())
+        assert "\\x1b]52" in shown
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]", shown)

@@ -102,3 +102,31 @@ def test_answers_of_a_client_are_found_by_their_question() -> None:
     parts = [Frame(at=0, to="client", message=question), Frame(at=0, to="server", message=answer)]
     assert given_answers(parts, "elicitation/create") == [{"action": "accept"}]
     assert given_answers(parts, "roots/list") == []
+
+
+def test_two_clients_with_the_same_ids_do_not_cross() -> None:
+    def sent(exchange: int, name: str) -> Frame:
+        message = {"id": 1, "method": "tools/call", "params": {"name": name, "_meta": {"progressToken": 1}}}
+        return Frame(at=0, to="server", message=message, exchange=exchange)
+
+    def heard(exchange: int, **message: Any) -> Frame:
+        return Frame(at=0, to="client", message=message, exchange=exchange)
+
+    progress = {"method": "notifications/progress", "params": {"progressToken": 1}}
+    parts = [sent(1, "a"), sent(2, "b"), heard(2, **progress), heard(2, id=1, result="b"), heard(1, id=1, result="a")]
+    found = turns(parts)
+    assert [(turn.params["name"], (turn.answer or {})["result"]) for turn in found] == [("a", "a"), ("b", "b")]
+    assert [len(turn.notices) for turn in found] == [0, 1]
+
+
+def test_an_answer_on_a_stream_that_was_resumed_is_found() -> None:
+    ask = Frame(at=0, to="server", message={"id": 1, "method": "m"}, exchange=1)
+    (found,) = turns([ask, Frame(at=0, to="client", message={"id": 1, "result": {}}, exchange=2)])
+    assert found.answer is not None
+
+
+@pytest.mark.parametrize("odd", [{"id": [1]}, {"id": 1, "params": [1, 2]}, {"id": 1, "params": {"_meta": 3}}])
+def test_odd_messages_are_turns_too(odd: dict[str, Any]) -> None:
+    answer = Frame(at=0, to="client", message={"id": odd["id"], "result": {"n": 1}})
+    (found,) = turns([Frame(at=0, to="server", message={"method": "m"} | odd), answer])
+    assert found.answer == answer.message

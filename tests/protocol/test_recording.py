@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from dovetail.protocol.recording import (
+    EXCHANGE,
     FORMAT,
     MASK,
     Event,
@@ -80,6 +81,43 @@ def test_headers_that_open_doors_are_masked() -> None:
     assert shown == {"Authorization": MASK, "Mcp-Session-Id": MASK, "Mcp-Method": "tools/call"}
     made = frame(0, "server", b"{}", [(b"cookie", b"a=b"), (b"mcp-name", b"add")])
     assert made.headers == {"cookie": MASK, "mcp-name": "add"}
+
+
+@pytest.mark.parametrize("name", ["X-Goog-Api-Key", "X-Auth-Token", "Mcp-Param-Token", "mcp-param-api-key", "X-Secret"])
+def test_headers_named_as_secrets_are_masked(name: str) -> None:
+    assert masked_headers({name: "s3cret"}) == {name: MASK}
+
+
+def test_arguments_repeated_in_headers_are_masked_by_their_names() -> None:
+    assert masked_headers({"mcp-param-author": "Ada", "mcp-param-keyboard": "qwerty"}) == {
+        "mcp-param-author": "Ada",
+        "mcp-param-keyboard": "qwerty",
+    }
+
+
+def test_json_within_texts_is_masked_too() -> None:
+    inner = json.dumps({"user": "ada", "nested": json.dumps([{"api_key": "s3cret"}]), "password": "hunter2"})
+    told = json.dumps(masked({"content": [{"type": "text", "text": inner}]}))
+    assert "hunter2" not in told
+    assert "s3cret" not in told
+    assert "ada" in told
+
+
+@pytest.mark.parametrize("text", ['{ "a" :  1 }', "[1, 2]", "{not json", "[" * 100_000, '{"token": 5}'])
+def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_a_format_of_others_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 99"):
+        list(read_lines([b'{"recording":99}']))
+
+
+def test_the_number_of_an_exchange_is_no_header() -> None:
+    made = frame(0, "server", b"{}", [(b"mcp-name", b"add"), (EXCHANGE, b"7")])
+    assert made.headers == {"mcp-name": "add"}
+    assert made.exchange == 7
+    assert [*read_lines([line(made)])] == [made]
 
 
 def test_events_are_for_those_who_ask() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from dovetail.cli import text
+from dovetail.protocol.resolving import NOTHING, as_object, resolved
 
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
     """The arguments; UsageError says which word is wrong."""
     arguments = _document(document)
+    root, schema = schema, resolved(schema, schema)
     properties: dict[str, Any] = schema.get("properties") or {}
     seen: set[str] = set()
     for word in words:
@@ -24,7 +26,7 @@ def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: st
         seen.add(name)
         if name not in properties and properties and schema.get("additionalProperties") is not True:
             raise click.UsageError(f"there is no argument {name!r}.{meant(name, properties)}")
-        arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name) or {})
+        arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name, {}), root)
     return arguments
 
 
@@ -73,9 +75,10 @@ _TRUE = ("true", "yes", "y", "1")
 _FALSE = ("false", "no", "n", "0")
 
 
-def coerce(name: str, given: str, rule: Mapping[str, Any]) -> Any:
-    """A word as the value its schema asks for; UsageError if it is none."""
-    wanted = kinds(rule)
+def coerce(name: str, given: str, rule: Any, root: Mapping[str, Any] | None = None) -> Any:
+    """A word as the value its schema, a part of `root`, asks for; UsageError if it is none."""
+    whole = root if root is not None else {}
+    wanted = kinds(rule, whole)
     if "string" in wanted or not wanted:
         return given
     if "null" in wanted and given in ("", "null"):
@@ -89,21 +92,39 @@ def coerce(name: str, given: str, rule: Mapping[str, Any]) -> Any:
             except ValueError:
                 continue
     if "array" in wanted and not given.lstrip().startswith("["):
-        inner: dict[str, Any] = rule.get("items") or {}
-        return [coerce(name, part.strip(), inner) for part in given.split(",")] if given else []
+        inner = _items(rule, whole)
+        return [coerce(name, part.strip(), inner, whole) for part in given.split(",")] if given else []
     if wanted & {"array", "object"}:
         return _json(name, given)
     raise click.UsageError(f"{name} must be {' or '.join(sorted(wanted))}, not {given!r}")
 
 
-def kinds(rule: Mapping[str, Any]) -> set[str]:
-    """The types a schema takes; none if it takes any."""
-    kind = rule.get("type")
+def _items(rule: Any, root: Mapping[str, Any]) -> Any:
+    """The schema of what a list holds, also where a list is only one of several things."""
+    one = resolved(rule, root)
+    if "items" in one:
+        return one["items"]
+    parts = [resolved(part, root) for part in _either(one)]
+    return next((part["items"] for part in parts if "items" in part), {})
+
+
+def _either(rule: Mapping[str, Any]) -> list[Any]:
+    """What a schema lets one choose from, but for what nothing fits."""
+    return [part for part in (*(rule.get("anyOf") or ()), *(rule.get("oneOf") or ())) if as_object(part) != NOTHING]
+
+
+def kinds(rule: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
+    """The types a schema, a part of `root`, takes; none if it takes any."""
+    whole = root if root is not None else {}
+    one = resolved(rule, whole)
+    kind = one.get("type")
     found: set[str] = {kind} if isinstance(kind, str) else set(kind or ())
-    for part in (*(rule.get("anyOf") or ()), *(rule.get("oneOf") or ())):
-        found |= kinds(part)
-    values = [*(rule.get("enum") or ()), *([rule["const"]] if "const" in rule else ())]
+    for part in _either(one) if depth and not found else ():
+        if not (inner := kinds(part, whole, depth - 1)):
+            return set()
+        found |= inner
+    values = [*(one.get("enum") or ()), *([one["const"]] if "const" in one else ())]
     if not found and values:
         names = {str: "string", bool: "boolean", int: "integer", float: "number"}
-        found = {names.get(type(one), "string") for one in values}
+        found = {names.get(type(value), "string") for value in values}
     return found

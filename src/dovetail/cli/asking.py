@@ -12,6 +12,7 @@ import click
 from dovetail.cli import text
 from dovetail.cli.arguments import coerce, kinds
 from dovetail.errors import AnswerError, Declined, Dismissed
+from dovetail.protocol.resolving import as_object
 from dovetail.wire.elicitation import ElicitParams
 
 
@@ -27,7 +28,7 @@ class Questions:
     def form(self, question: ElicitParams) -> dict[str, Any]:
         """The fields of a form."""
         schema = question.requested_schema or {}
-        properties: dict[str, Any] = schema.get("properties") or {}
+        properties = {name: as_object(rule) for name, rule in (schema.get("properties") or {}).items()}
         required: list[str] = schema.get("required") or []
         answer = self._from_line(properties)
         if answer and all(name in answer for name in required):
@@ -129,8 +130,9 @@ def _fitting(name: str, said: str, rule: Mapping[str, Any]) -> Any:
 
 
 def _choices(rule: Mapping[str, Any]) -> list[str]:
-    inner: Mapping[str, Any] = rule.get("items") or rule
-    titled = [one.get("const") for one in (inner.get("oneOf") or inner.get("anyOf") or ()) if "const" in one]
+    inner = as_object(rule["items"]) if rule.get("items") else rule
+    several = [as_object(one) for one in (inner.get("oneOf") or inner.get("anyOf") or ())]
+    titled = [one["const"] for one in several if "const" in one]
     return [_spelled(one) for one in (inner.get("enum") or titled)]
 
 

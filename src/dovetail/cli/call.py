@@ -58,8 +58,9 @@ def command(ctx: click.Context, document: str | None, output: str | None, force:
                 raise
             raise _no_tool(name, known) from None
         spoken.bar.clear()
-        told = text.document(result) if spoken.json else text.safe(shown(result))
-        click.echo(told, err=result.is_error and not spoken.json)
+        wrong = result.is_error and not spoken.json
+        told = text.safe(shown(result)) if wrong else text.shown(shown(result))
+        click.echo(text.document(result) if spoken.json else told, err=wrong)
         if result.is_error and name not in known:  # some servers call a tool that is not there a failure of it
             click.echo(f"The server lists no tool {name!r}.{meant(name, known)}", err=True)
         if result.is_error and spoken.muted and _MASKED in shown(result):

@@ -207,16 +207,23 @@ def _about(one: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def _of_tool(tool: Any) -> dict[str, list[str]]:
-    return {name: [*_choices(rule or {})] for name, rule in (tool.input_schema.get("properties") or {}).items()}
+    from dovetail.protocol.resolving import resolved
+
+    schema = tool.input_schema
+    properties = resolved(schema, schema).get("properties") or {}
+    return {name: [*_choices(rule, schema)] for name, rule in properties.items()}
 
 
-def _choices(rule: dict[str, Any]) -> Iterator[str]:
+def _choices(given: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    from dovetail.protocol.resolving import resolved
+
+    rule = resolved(given, root)
     if rule.get("type") == "boolean":
         yield from ("true", "false")
     for one in rule.get("enum") or ():
         yield str(one)
-    for part in rule.get("anyOf") or ():
-        yield from _choices(part)
+    for part in (rule.get("anyOf") or ()) if depth else ():
+        yield from _choices(part, root, depth - 1)
 
 
 def _of_prompt(prompt: Any) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dovetail.cli.loading import names_object
-from dovetail.cli.targets import Asked, pairs
+from dovetail.cli.targets import Asked, configured, pairs, whole
 from dovetail.host.config import Entry
 from dovetail.host.writing import HOSTS
 from dovetail.wire.shape import replace
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 def described(line: Asked, name: str | None, host: str) -> Entry:
     """The entry, as this host can use it."""
     if line.command:
-        found = _entry(name or _stem(line.command), line, command=_whole(line.command[0]), args=[*line.command[1:]])
+        found = _entry(name or _stem(line.command), line, command=_program(line.command[0]), args=[*line.command[1:]])
     elif line.module is not None:
         words = ["-m", "dovetail.cli", "run", "-m", line.module]
         where = line.cwd or os.getcwd()
@@ -30,6 +30,10 @@ def described(line: Asked, name: str | None, host: str) -> Entry:
         raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
     else:
         found = _of_word(line.words[0], name, line)
+    if line.headers and found.url is None:
+        raise click.UsageError("--header is for a URL, not for a command")
+    if (line.env or line.cwd is not None) and found.url is not None:
+        raise click.UsageError("--env and --cwd are for a command, not for a URL")
     if not _NAME.fullmatch(found.name):
         raise click.UsageError(f"{found.name!r} is no name a host would take; give another with --name")
     return _bridged(found, host)
@@ -39,33 +43,28 @@ def _of_word(word: str, name: str | None, line: Asked) -> Entry:
     if word.startswith(("http://", "https://")):
         from urllib.parse import urlsplit
 
-        headers = pairs(line.headers, ":", "--header")
-        return _entry(name or (urlsplit(word).hostname or "").partition(".")[0], line, url=word, headers=headers)
+        return _entry(name or (urlsplit(word).hostname or "").partition(".")[0], line, url=word)
     path = Path(word.rpartition(":")[0] if names_object(word) else word)
-    if path.suffix in (".py", ".js", ".mjs"):
-        if not path.is_file():
-            raise click.UsageError(f"there is no file {str(path)!r}")
-        whole = str(path.resolve()) + word[len(str(path)) :]
-        if path.suffix != ".py":
-            return _entry(name or path.stem, line, command=_whole("node"), args=[whole])
-        return _entry(name or path.stem, line, command=sys.executable, args=["-m", "dovetail.cli", "run", whole])
-    return _known(word, name)
+    if path.suffix in (".js", ".mjs"):
+        return _entry(name or path.stem, line, command=_program("node"), args=[whole(word)])
+    if path.suffix == ".py":
+        return _entry(name or path.stem, line, command=sys.executable, args=["-m", "dovetail.cli", "run", whole(word)])
+    found = configured(word)
+    return replace(found, name=name or found.name, **_more(line, found))
 
 
-def _known(word: str, name: str | None) -> Entry:
-    from dovetail.host.config import read_known
+def _more(line: Asked, entry: Entry) -> dict[str, Any]:
+    """What the command line says besides."""
+    more: dict[str, Any] = {
+        "env": entry.env | dict(_variable(one) for one in line.env),
+        "headers": entry.headers | pairs(line.headers, ":", "--header"),
+    }
+    return more | ({"cwd": str(Path(line.cwd).resolve())} if line.cwd is not None else {})
 
-    source, _, wanted = word.rpartition(":")
-    found = [one for one in read_known()[0] if wanted in (one.name, one.written) and source in ("", one.source)]
-    if not found:
-        raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration")
-    return replace(found[0], name=name or wanted)
 
-
-def _entry(name: str, line: Asked, **more: Any) -> Entry:
-    if line.cwd is not None:
-        more["cwd"] = str(Path(line.cwd).resolve())
-    return Entry(name=name, source="", path=Path(), env=dict(_variable(one) for one in line.env), **more)
+def _entry(name: str, line: Asked, **facts: Any) -> Entry:
+    entry = Entry(name=name, source="", path=Path(), **facts)
+    return replace(entry, **_more(line, entry))
 
 
 def _variable(given: str) -> tuple[str, str]:
@@ -94,7 +93,7 @@ def _referred(value: str, reference: str | None, title: str) -> str:
     return reference % found[1]
 
 
-def _whole(program: str) -> str:
+def _program(program: str) -> str:
     """Where a program is, since a host may look elsewhere; as it is if it is not here."""
     return shutil.which(program) or program
 

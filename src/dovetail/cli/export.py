@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from dovetail.cli.describing import described
-from dovetail.cli.targets import asked, options
+from dovetail.cli.targets import WRITTEN, asked, options
 from dovetail.host.writing import HOSTS, document
 
 
 @click.command("export")
-@options(talk=())
+@options(reach=WRITTEN, talk=())
 @click.option("--to", "host", type=click.Choice([*HOSTS]), default="mcp.json", show_default=True, help="For whom.")
 @click.option("--name", help="What the server is called there.")
 @click.pass_context

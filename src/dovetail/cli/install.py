@@ -6,12 +6,12 @@ import click
 
 from dovetail.cli import text
 from dovetail.cli.describing import described
-from dovetail.cli.targets import asked, options
+from dovetail.cli.targets import WRITTEN, asked, options
 from dovetail.host.writing import HOSTS, add, document, file_of
 
 
 @click.command("install")
-@options(talk=())
+@options(reach=WRITTEN, talk=())
 @click.option("--to", "host", type=click.Choice([*HOSTS]), required=True, help="For whom.")
 @click.option("--name", help="What the server is called there.")
 @click.option("--project", is_flag=True, help="For this folder only, where the host has such a file.")

@@ -11,7 +11,7 @@ from dovetail.cli.targets import asked, options
 
 @click.command("listen")
 @options("[URI]...")
-@click.option("-n", "--count", type=int, help="Stop after this many.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many.")
 @click.pass_context
 def command(ctx: click.Context, count: int | None, **given: Any) -> int:
     """Show changes as they happen: of the lists, and of the resources named; with --json one object a line.

@@ -1,5 +1,6 @@
 """The Server object in a file or a module of the user's."""
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -24,12 +25,35 @@ def names_object(word: str) -> bool:
     return bool(colon) and head.endswith(".py") and tail.isidentifier()
 
 
+def is_program(word: str) -> bool:
+    """Whether a file may begin to speak as soon as it is read.
+
+    It neither says what to do only when it is run, nor names dovetail, whose servers mind who reads them.
+    """
+    try:
+        tree = ast.parse(Path(word).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    for node in ast.walk(tree):
+        imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        imported += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if any(one.partition(".")[0] == "dovetail" for one in imported):
+            return False
+        if isinstance(node, ast.Name) and node.id == "__name__":
+            return False
+    return True
+
+
 def load_server(word: str | None, module: str | None) -> Any:
     """The server a file or a module holds, by its name or the only one there is; None if there is none."""
+    names, wanted = _load(word, module)
+    return found_in(names, wanted, word or module)
+
+
+def found_in(names: Mapping[str, Any], wanted: str | None, shown: str | None) -> Any:
+    """The server among the names of a module."""
     from dovetail.serve import Server
 
-    names, wanted = _load(word, module)
-    shown = word or module
     servers = {name: value for name, value in names.items() if isinstance(value, Server)}
     if wanted is not None:
         found = names.get(wanted)

@@ -15,7 +15,7 @@ from dovetail.client.values import contents_of
 @options("URI")
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> int:
-    """Read a resource. Bytes go to stdout as they are when it is no terminal.
+    """Read a resource. Its text and bytes go to stdout as they are when it is no terminal.
 
     \b
     dovetail read server.py notes://today
@@ -37,7 +37,7 @@ def command(ctx: click.Context, **given: Any) -> int:
 
 def _print(part: str | bytes) -> None:
     if isinstance(part, str):
-        click.echo(text.safe(part))
+        click.echo(text.shown(part))
     elif sys.stdout.isatty():
         click.echo(f"[{len(part)} bytes]")
     else:

@@ -25,20 +25,25 @@ from dovetail.testing.traffic import Traffic
 def command(ctx: click.Context, output: str, force: bool, steps: tuple[str, ...], script: Any, **given: Any) -> int:
     """Record what a server offers, and how it answers to some steps; secrets are masked.
 
+    A step that fails ends it; what was said until then is in the file.
+
     \b
     dovetail record server.py -o server.jsonl
     dovetail record server.py -o server.jsonl --do "call forecast city=Oslo" --do "read city://oslo"
     """
     text.refuse_overwriting(output, force)
     traffic = Traffic(ctx.params["words"][0] if ctx.params["words"] else "")
-    wanted = [*steps, *(line for line in (script or ()) if line.strip() and not line.startswith("#"))]
+    given_steps = [*steps, *(line for line in (script or ()) if line.strip() and not line.startswith("#"))]
+    wanted = [_step(step) for step in given_steps]
 
     async def work(spoken: Spoken) -> None:
-        for kind in KINDS:
-            await listed(spoken.client, kind)
-        for step in wanted:
-            await _do(spoken, shlex.split(step))
-        traffic.save(output)
+        try:
+            for kind in KINDS:
+                await listed(spoken.client, kind)
+            for verb, words in wanted:
+                await _STEPS[verb](spoken, *words)
+        finally:
+            traffic.save(output)  # also what there was before a step failed
         spoken.print(
             {"file": output, "frames": len(traffic.frames)}, lambda: f"{len(traffic.frames)} messages in {output}"
         )
@@ -62,7 +67,14 @@ async def _prompt(spoken: Spoken, name: str, *words: str) -> None:
 _STEPS: dict[str, Callable[..., Awaitable[None]]] = {"call": _call, "read": _read, "prompt": _prompt}
 
 
-async def _do(spoken: Spoken, words: list[str]) -> None:
-    if len(words) < 2 or words[0] not in _STEPS:
-        raise click.UsageError(f"a step is call, read or prompt and what of it, not {shlex.join(words)!r}")
-    await _STEPS[words[0]](spoken, *words[1:])
+def _step(said: str) -> tuple[str, list[str]]:
+    try:
+        parts = shlex.split(said)
+    except ValueError as exc:
+        raise click.UsageError(f"the step {said.strip()!r} cannot be read: {exc}") from None
+    verb, words = "".join(parts[:1]), parts[1:]
+    if verb not in _STEPS or not words:
+        raise click.UsageError(f"a step is call, read or prompt and what of it, not {said.strip()!r}")
+    if verb == "read" and len(words) > 1:
+        raise click.UsageError(f"a step reads one resource, not {said.strip()!r}")
+    return verb, words

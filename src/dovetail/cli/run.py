@@ -1,6 +1,7 @@
 """`dovetail run`: serve a server, one's own or another that is to be reached in another way."""
 
 import contextlib
+import os
 import runpy
 import sys
 from typing import Any
@@ -9,8 +10,9 @@ import click
 from click.core import ParameterSource
 
 from dovetail.cli.advice import spelled
-from dovetail.cli.loading import load_server, names_object, users_code
-from dovetail.cli.targets import asked, client_options, options
+from dovetail.cli.loading import found_in, is_program, load_server, names_object, users_code
+from dovetail.cli.targets import Asked, asked, client_options, options, variables, whole
+from dovetail.wire.shape import replace
 
 
 @click.command("run")
@@ -41,7 +43,8 @@ def command(
     """Serve a server: over stdio, or with --http.
 
     A file or a module is served as it is, any other target is reached as a client and offered here: a URL on stdio, a
-    command over HTTP, an old server to new clients. A file without a Server in it is run as a program. Options that the
+    command over HTTP, an old server to new clients. A file without a Server in it is run as a program, and so, at
+    once, is one that neither imports dovetail nor asks for its __name__. Options that the
     file itself gives to app.run are not read: how it is served is said here; for those without an option here, run the
     file with Python.
 
@@ -55,14 +58,21 @@ def command(
     line = asked(ctx, **given)
     if not (http or sse):
         _refuse_web_options(ctx)
-    with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
-        app = _own(line.words, line.module) if not line.command else None
-    if app is None:
-        if line.words and line.words[0].endswith(".py") and not (http or sse):
-            return _as_program(line.words[0])
-        app = offered(line)
+    web, file = http or sse, bool(line.words and line.words[0].endswith(".py") and not line.command)
+    speaks = file and is_program(line.words[0])
+    if not (speaks and web):
+        line = _placed(line, reload)
+    app = None
+    if not speaks and not line.command:
+        with contextlib.redirect_stdout(sys.stderr):  # what a program prints while it is read is not for the client
+            app = _own(line.words, line.module)
+    if app is None and file and not web:
+        app = _as_program(line.words[0], speaks)
+        if app is None:
+            return 0
+    app = app or offered(line)
     try:
-        if not (http or sse):
+        if not web:
             app.run(reload=reload)
             return 0
         more: dict[str, Any] = {} if workers == 1 else {"workers": workers, "sessions": False}
@@ -84,6 +94,23 @@ def _refuse_web_options(ctx: click.Context) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} is only for --http or --sse")
 
 
+def _placed(line: Asked, reload: bool) -> Asked:
+    """The same, after what is said of a command was done to this process, which is to be the server."""
+    word = line.words[0] if line.words and not line.module else ""
+    if line.command or not (line.module or word.endswith(".py") or names_object(word)):
+        return line
+    if line.headers or line.auth is not None:
+        raise click.UsageError("--header and --auth are for a server that is reached, not for a file or a module")
+    os.environ.update(variables(line.env))
+    if line.cwd is None:
+        return line
+    if reload:
+        raise click.UsageError("--cwd does not go with --reload: start it there")
+    words = [whole(word)] if word else []
+    os.chdir(line.cwd)
+    return replace(line, words=[*words, *line.words[1:]], env=(), cwd=None)
+
+
 def _own(words: Any, module: str | None) -> Any:
     if module is not None:
         found = load_server(None, module)
@@ -95,11 +122,14 @@ def _own(words: Any, module: str | None) -> Any:
     return None
 
 
-def _as_program(file: str) -> int:
+def _as_program(file: str, speaks: bool) -> Any:
+    """Run a file; a server that it leaves behind, if it is not known to have served one."""
     sys.argv = [file]
+    if speaks:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
     with users_code():
-        runpy.run_path(file, run_name="__main__")
-    return 0
+        left = runpy.run_path(file, run_name="__main__")
+    return found_in(left, None, file) if speaks else None
 
 
 def offered(line: Any) -> Any:

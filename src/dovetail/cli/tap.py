@@ -9,7 +9,7 @@ import click
 
 from dovetail.cli import text
 from dovetail.cli.speaking import finished
-from dovetail.cli.targets import Asked, asked, options, pairs, url_of, variables
+from dovetail.cli.targets import Address, Asked, Program, asked, options, reached
 from dovetail.protocol.recording import Tap
 
 
@@ -30,31 +30,26 @@ def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
     dovetail tap -o time.jsonl -- uvx mcp-server-time
     dovetail tap https://example.com/mcp -o far.jsonl --port 8100
     """
-    from dovetail.transports.tracing import Trace
+    from dovetail.transports.tracing import Trace, steady
 
     line = asked(ctx, **given)
     target, words = line.split()
     if words:
         raise click.UsageError(f"{words[0]!r} is too much")
-    url = url_of(target)
+    found = reached(line, target)
     try:
-        trace = Trace(output, url or (line.words or line.command)[0])
+        trace = Trace(output, found.url if isinstance(found, Address) else (line.words or found.command)[0])
     except OSError as exc:
         raise click.UsageError(exc.strerror or str(exc)) from None
-    if url is not None:
-        return _before_url(url, line, trace.tap, port)
-    return _before_command(target, line, trace.tap)
+    tap = steady(trace.tap, text.note)
+    return _before_url(found, line, tap, port) if isinstance(found, Address) else _before_command(found, line, tap)
 
 
-def _before_command(target: Any, line: Asked, tap: Tap) -> int:
+def _before_command(program: Program, line: Asked, tap: Tap) -> int:
     from dovetail.transports.passing import pass_streams
     from dovetail.transports.stdio import private_streams
 
-    if isinstance(target, dict):
-        command, env = [target["command"], *target["args"]], target["env"]
-    else:
-        command, env = [*target], {}
-    options = {"env": env | variables(line.env), "inherit": "all", "cwd": line.cwd}
+    command, options = program.command, {"env": program.env, "inherit": "all", "cwd": program.cwd}
     with private_streams() as (source, sink):
 
         async def run() -> int:
@@ -69,7 +64,7 @@ def _before_command(target: Any, line: Asked, tap: Tap) -> int:
         return finished(run, line.json)
 
 
-def _before_url(url: str, line: Asked, tap: Tap, port: int) -> int:
+def _before_url(found: Address, line: Asked, tap: Tap, port: int) -> int:
     from urllib.parse import urlsplit
 
     import uvicorn
@@ -77,9 +72,7 @@ def _before_url(url: str, line: Asked, tap: Tap, port: int) -> int:
     from dovetail.transports.passing import Passing
     from dovetail.transports.web import bound_socket
 
-    headers = [(name.lower().encode(), value.encode()) for name, value in pairs(line.headers, ":", "--header").items()]
-    if line.auth is not None:
-        headers.append((b"authorization", f"Bearer {line.auth}".encode()))
+    url, headers = found.url, [(name.lower().encode(), value.encode()) for name, value in found.headers.items()]
     try:
         listener = bound_socket("127.0.0.1", port)
     except OSError as exc:

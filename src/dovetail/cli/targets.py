@@ -18,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 OURS = (sys.executable, "-m", "dovetail.cli")
 _SCHEMES = ("http://", "https://", "unix:", "tcp:")
 SCRIPTS = (".js", ".mjs", ".ts")
+_RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Asked(Struct, frozen=True, kw_only=True):
             return [*OURS, "run", "-m", self.module], list(self.words)
         if not self.words:
             raise click.UsageError("which server? Give a file, a URL, a name, or -- and a command.")
-        return resolve(self.words[0]), list(self.words[1:])
+        return resolve(self.words[0], elsewhere=self.cwd is not None), list(self.words[1:])
 
 
 # How a server is reached, and how it is spoken to.
@@ -72,9 +73,17 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def options(*words: str, talk: Collection[str] | None = None) -> Callable[[F], F]:
-    """The arguments of a command, and its options about the server; `talk` names how it is spoken to, if not all."""
-    chosen = [*_REACH.values(), *(one for name, one in _TALK.items() if talk is None or name in talk)]
+LOCAL = ("module", "env", "cwd")  # what is said of a server that is started,
+WRITTEN = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
+
+
+def options(*words: str, reach: Collection[str] | None = None, talk: Collection[str] | None = None) -> Callable[[F], F]:
+    """The arguments of a command, and its options about the server.
+
+    `reach` names those about how it is reached, `talk` those about how it is spoken to; without them, all.
+    """
+    offered = ((_REACH, reach), (_TALK, talk))
+    chosen = [one for table, wanted in offered for name, one in table.items() if wanted is None or name in wanted]
 
     def decorate(function: F) -> F:
         for option in reversed(chosen):
@@ -89,23 +98,29 @@ def asked(ctx: click.Context, **given: Any) -> Asked:
     return Asked(command=ctx.obj or (), **given)
 
 
-def resolve(word: str) -> Any:
-    """A target as the client takes it."""
+def resolve(word: str, *, elsewhere: bool = False) -> Any:
+    """A target as the client takes it. `elsewhere`: it is started in another folder than this one."""
     if word.startswith(_SCHEMES):
         return word
     head, _, name = word.rpartition(":")
     path = Path(head if names_object(word) else word)
     if path.suffix == ".py":
-        return [*OURS, "run", _there(path) and word]
+        return [*OURS, "run", whole(word) if elsewhere else _there(path) and word]
     if path.suffix == ".jsonl":
-        return [*OURS, "mock", str(_there(path))]
+        return [*OURS, "mock", str(_there(path).resolve() if elsewhere else _there(path))]
     if path.suffix in SCRIPTS:
-        return str(_there(path))
+        return str(_there(path).resolve() if elsewhere else _there(path))
     if path.suffix == ".json" or head.endswith(".json"):
         return _in_file(path if path.suffix == ".json" else Path(head), name if head.endswith(".json") else None)
     if path.is_file() and (os.sep in word or "/" in word):
         return [str(path.resolve())]
-    return _configured(word)
+    return _target(configured(word))
+
+
+def whole(word: str) -> str:
+    """A file, or an object in one, wherever it is looked at from; UsageError if there is no such file."""
+    head, _, name = word.rpartition(":") if names_object(word) else (word, "", "")
+    return f"{_there(Path(head)).resolve()}{f':{name}' if name else ''}"
 
 
 def _there(path: Path) -> Path:
@@ -129,7 +144,8 @@ def _in_file(path: Path, name: str | None) -> Any:
     )
 
 
-def _configured(word: str) -> Any:
+def configured(word: str) -> Any:
+    """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
     from dovetail.host.config import read_known
 
     entries, _ = read_known()
@@ -141,7 +157,7 @@ def _configured(word: str) -> Any:
     if len({one.source for one in found}) > 1:
         names = ", ".join(sorted({f"{one.source}:{one.name}" for one in found}))
         raise click.UsageError(f"{word!r} stands in several configurations; name one: {names}")
-    return _target(found[0])
+    return found[0]
 
 
 def _target(entry: Any) -> Any:
@@ -149,6 +165,51 @@ def _target(entry: Any) -> Any:
         return entry.target()
     except KeyError as exc:
         raise click.UsageError(f"{entry.name}: {exc}") from None
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A target that is started: what, and with what."""
+
+    command: list[str]
+    env: dict[str, str]
+    cwd: str | None = None
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """A target that is somewhere on the web, and what is said to it besides."""
+
+    url: str
+    headers: dict[str, str]
+
+
+def reached(line: Asked, target: Any) -> Program | Address:
+    """How a target is reached by who is no client; UsageError if it, or an option, is nothing for them."""
+    entry: Mapping[str, Any] = target if isinstance(target, Mapping) else {}
+    if (url := url_of(target)) is not None:
+        if line.env or line.cwd is not None:
+            raise click.UsageError("--env and --cwd are for a command, not for a URL")
+        return Address(url=url, headers={**(entry.get("headers") or {}), **_said_headers(line)})
+    if line.headers or line.auth is not None:
+        raise click.UsageError("--header and --auth are for a URL, not for a command")
+    if isinstance(target, str) and (runner := _RUNNERS.get(Path(target).suffix)):
+        command = [*runner, str(Path(target).resolve())]
+    elif isinstance(target, str) or (entry and "command" not in entry):
+        raise click.UsageError(f"{target if isinstance(target, str) else 'this entry'!r} is no command and no http URL")
+    else:
+        command = [str(entry["command"]), *(entry.get("args") or ())] if entry else [*target]
+    env = {**(entry.get("env") or {}), **variables(line.env)}
+    return Program(command=command, env=env, cwd=line.cwd if line.cwd is not None else entry.get("cwd"))
+
+
+def _said_headers(line: Asked) -> dict[str, str]:
+    found = pairs(line.headers, ":", "--header")
+    if line.auth is None:
+        return found
+    if line.auth == "oauth":
+        raise click.UsageError("here --auth is a token: who stands between two others does not log in")
+    from dovetail.cli.logins import setting
+
+    return found | {"Authorization": f"Bearer {setting(line.auth, '').token}"}
 
 
 def url_of(target: Any) -> str | None:

@@ -1,6 +1,7 @@
 """Text of servers made safe for a terminal, and what is printed: tables for people, one JSON document for programs.
 
-Nothing a server says reaches a terminal unescaped: no control, no escape sequence, no mark that reorders or hides.
+Nothing a server says reaches a terminal unescaped: no control, no escape sequence, no mark that reorders or hides. What
+a tool or a resource holds goes into a file or a pipe as it is.
 """
 
 import json
@@ -26,6 +27,11 @@ def line(text: str) -> str:
 def whole(text: str) -> str:
     """A text on one line, never cut: an address somebody has to copy."""
     return escaping.line(text)
+
+
+def shown(text: str) -> str:
+    """What a tool or a resource holds, for stdout: safe for a terminal, and for a file or a pipe as it is."""
+    return safe(text) if sys.stdout.isatty() else text
 
 
 # For programs

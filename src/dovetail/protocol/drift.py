@@ -8,6 +8,7 @@ user who agreed to a tool may want to look at it again.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from dovetail.protocol.resolving import NOTHING, as_object
 from dovetail.wire.shape import Struct
 
 Kind = Literal["removed", "added", "changed", "words"]
@@ -43,7 +44,7 @@ def _changed(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
             continue
         match member:
             case "inputSchema":
-                yield from _schema(what, before or {}, after or {}, "", given=True)
+                yield from _schema(what, as_object(before), as_object(after), "", given=True)
             case "outputSchema":
                 yield from _output(what, before, after)
             case "arguments":
@@ -72,7 +73,7 @@ def _output(what: str, old: Any, new: Any) -> Iterator[Difference]:
     elif new is None:
         yield Difference("removed", what, "it no longer says what it returns", True)
     else:
-        yield from _schema(what, old, new, "", given=False)
+        yield from _schema(what, as_object(old), as_object(new), "", given=False)
 
 
 def _schema(
@@ -82,7 +83,7 @@ def _schema(
     before: Mapping[str, Any] = old.get("properties") or {}
     after: Mapping[str, Any] = new.get("properties") or {}
     side = "argument" if given else "result's"
-    for name in before.keys() - after.keys():
+    for name in sorted(before.keys() - after.keys()):
         yield Difference("removed", what, f"the {side} `{place}{name}` is gone", True)
     needed_before: set[str] = set(old.get("required") or ())
     needed_after: set[str] = set(new.get("required") or ())
@@ -96,7 +97,7 @@ def _schema(
             yield Difference("changed", what, f"the {side} `{path}` is now required", True)
         if not given and name in needed_before - needed_after:
             yield Difference("changed", what, f"the {side} `{path}` may now be missing", True)
-        yield from _property(what, before[name] or {}, after[name] or {}, path, given=given)
+        yield from _property(what, as_object(before[name]), as_object(after[name]), path, given=given)
     rest = ("properties", "required", "description", "title")
     if _without(old, rest) != _without(new, rest):
         yield Difference("changed", what, f"the schema{f' of `{place[:-1]}`' if place else ''} is another", True)
@@ -110,18 +111,27 @@ def _property(
     if old.get("properties") or new.get("properties"):
         yield from _schema(what, old, new, f"{path}.", given=given)
         return
-    if (before := _types(old)) != (after := _types(new)):
-        lost = before - after if given else after - before
-        yield Difference("changed", what, f"`{path}` was {_named(before)} and is {_named(after)}", bool(lost))
-        return
+    before, after = _types(old), _types(new)
+    if before != after:
+        lost = not _holds(after, before) if given else not _holds(before, after)
+        yield Difference("changed", what, f"`{path}` was {_named(before)} and is {_named(after)}", lost)
     if old.get("enum") != new.get("enum"):
         yield from _choices(what, old.get("enum"), new.get("enum"), path, given=given)
-        return
-    words = ("description", "title", "examples", "default")
-    if _without(old, words) == _without(new, words):
+    rules = ("type", "enum", "anyOf", "oneOf", *_WORDS) if before != after else ("enum", *_WORDS)
+    was, now = (_without(one, rules) if one != NOTHING else {} for one in (old, new))
+    if was != now:
+        breaks = _narrower(was, now) if given else _narrower(now, was)
+        yield Difference("changed", what, f"the rules for `{path}` are others", breaks or before == after)
+    elif before == after and old.get("enum") == new.get("enum"):
         yield Difference("words", what, f"`{path}` is described otherwise")
-    else:
-        yield Difference("changed", what, f"the rules for `{path}` are others", True)
+
+
+_WORDS = ("description", "title", "examples", "default")
+
+
+def _narrower(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether some rule is there now that was not, or is another."""
+    return any(name not in was or was[name] != rule for name, rule in now.items())
 
 
 def _choices(what: str, old: Any, new: Any, path: str, *, given: bool) -> Iterator[Difference]:
@@ -133,16 +143,28 @@ def _choices(what: str, old: Any, new: Any, path: str, *, given: bool) -> Iterat
     yield Difference("changed", what, f"the choices of `{path}` are others: {told or 'a list of them'}", breaks)
 
 
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    kind = schema.get("type")
-    found: set[str] = {kind} if isinstance(kind, str) else set(kind or ())
-    for part in (*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
-        found |= _types(part)
-    return found
+_EVERY = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
 
-def _named(types: set[str]) -> str:
-    return " or ".join(sorted(types)) or "anything"
+def _types(schema: Any) -> frozenset[str]:
+    """The types it takes: all of them if it names none."""
+    one = as_object(schema)
+    if one == NOTHING:
+        return frozenset()
+    kind = one.get("type")
+    if kind:
+        return frozenset({kind} if isinstance(kind, str) else kind)
+    parts = [*(one.get("anyOf") or ()), *(one.get("oneOf") or ())]
+    return frozenset().union(*map(_types, parts)) if parts else _EVERY
+
+
+def _holds(types: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether all of the others are among them; a number may be an integer."""
+    return others <= types | ({"integer"} if "number" in types else frozenset[str]())
+
+
+def _named(types: frozenset[str]) -> str:
+    return "anything" if types == _EVERY else " or ".join(sorted(types)) or "nothing"
 
 
 def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -37,34 +37,56 @@ class Turn(Struct, kw_only=True):
 def turns(parts: Iterable[Any]) -> list[Turn]:
     """The requests to the server, in their order."""
     found: list[Turn] = []
-    pending: dict[Any, Turn] = {}
-    for to, message in messages(parts):
-        id = message.get("id")
-        if to == "server" and "method" in message and id is not None:
-            turn = _turn(message)
-            found.append(turn)
-            pending[id] = turn
-        elif to == "client" and message.get("method") in _TOLD:
-            _tell(message, pending)
-        elif to == "client" and "method" not in message and id in pending:
-            pending.pop(id).answer = message
+    pending: dict[tuple[int | None, str], Turn] = {}
+    for part in _frames(parts):
+        for message in _within(part):
+            id = _id(message)
+            key = (part.exchange, id)
+            if part.to == "server" and "method" in message and message.get("id") is not None:
+                turn = _turn(message)
+                found.append(turn)
+                pending[key] = turn
+            elif part.to == "client" and message.get("method") in _TOLD:
+                here = {one: turn for one, turn in pending.items() if one[0] == part.exchange}
+                _tell(message, here or pending)
+            elif part.to == "client" and "method" not in message and (asked := _asked(key, pending)) is not None:
+                pending.pop(asked).answer = message
     return found
+
+
+def _asked(key: tuple[int | None, str], pending: Iterable[tuple[int | None, str]]) -> tuple[int | None, str] | None:
+    """Which request an answer is to: one of the same exchange, or the only one of its id, whose stream was resumed."""
+    if key in pending:
+        return key
+    others = [one for one in pending if one[1] == key[1]]
+    return others[0] if len(others) == 1 else None
+
+
+def _id(message: Message) -> str:
+    return json.dumps(message.get("id"))
 
 
 def messages(parts: Iterable[Any]) -> Iterator[tuple[str, Message]]:
     """Every message of a recording, and who it is for."""
-    for part in parts:
-        if isinstance(part, Frame) and part.message is not UNSET:
-            whole: list[Any] = part.message if isinstance(part.message, list) else [part.message]
-            yield from ((part.to, one) for one in whole if isinstance(one, dict))
+    for part in _frames(parts):
+        yield from ((part.to, one) for one in _within(part))
+
+
+def _frames(parts: Iterable[Any]) -> Iterator[Frame]:
+    return (part for part in parts if isinstance(part, Frame) and part.message is not UNSET)
+
+
+def _within(part: Frame) -> list[Message]:
+    whole: list[Any] = part.message if isinstance(part.message, list) else [part.message]
+    return [one for one in whole if isinstance(one, dict)]
 
 
 def given_answers(parts: Iterable[Any], method: str) -> list[Any]:
     """What a client answered to the server's own requests of a method, in their order."""
-    asked: dict[Any, None] = {}
+    asked: dict[str, None] = {}
     found: list[Any] = []
     for to, message in messages(parts):
-        id = message.get("id")
+        id = _id(message)
         if to == "client" and message.get("method") == method:
             asked[id] = None
         elif to == "server" and "method" not in message and id in asked:
@@ -84,8 +106,8 @@ def revision_of(found: Iterable[Turn]) -> str:
 
 
 def _turn(message: Message) -> Turn:
-    params = dict(message.get("params") or {})
-    meta: Mapping[str, Any] = params.pop("_meta", None) or {}
+    params = _object(message.get("params"))
+    meta = _object(params.pop("_meta", None))
     return Turn(
         method=str(message["method"]),
         params=params,
@@ -95,9 +117,14 @@ def _turn(message: Message) -> Turn:
     )
 
 
+def _object(value: Any) -> dict[str, Any]:
+    """What the protocol has as an object; what stands there instead says nothing."""
+    return dict(value) if isinstance(value, dict) else {}
+
+
 def _tell(message: Message, pending: Mapping[Any, Turn]) -> None:
     """A notice belongs to the request whose token it carries, or else to the oldest one that waits."""
-    token = (message.get("params") or {}).get(PROGRESS_TOKEN)
+    token = _object(message.get("params")).get(PROGRESS_TOKEN)
     for turn in pending.values():
         if turn.token == token or message["method"] != _TOLD[0]:
             turn.notices.append(message)
@@ -213,7 +240,7 @@ def _name(turn: Turn) -> str:
 
 
 def _retold(notice: Message, token: Any) -> Message:
-    params = dict(notice.get("params") or {})
+    params = _object(notice.get("params"))
     if notice["method"] == _TOLD[0]:
         params[PROGRESS_TOKEN] = token
     return {"jsonrpc": "2.0", "method": notice["method"], "params": params}

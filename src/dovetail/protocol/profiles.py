@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
+from dovetail.protocol.resolving import as_object
+
 Schema = dict[str, Any]
 
 _REF: Final = "#/$defs/"
@@ -171,12 +173,14 @@ class _Fitting:
         if self._rule.loops:
             return {"$ref": schema["$ref"]}
         if depth.get(name, 0) >= _UNROLLED or name not in self._shared:
-            return self._as_text(self._shared.get(name, {}), "object")
-        return self._fit(self._shared[name] | self._words(schema), depth | {name: depth.get(name, 0) + 1})
+            return self._as_text(dict(as_object(self._shared.get(name))), "object")
+        return self._fit(
+            {**as_object(self._shared[name]), **self._words(schema)}, depth | {name: depth.get(name, 0) + 1}
+        )
 
     def _union(self, schema: Schema, members: list[Schema], depth: dict[str, int]) -> Schema:
-        empty = any(member.get("type") == "null" for member in members)
-        fit = [self._fit(member, depth) for member in members if member.get("type") != "null"]
+        empty = any(as_object(member).get("type") == "null" for member in members)
+        fit = [self._fit(member, depth) for member in members if as_object(member).get("type") != "null"]
         words = self._words(schema)
         if not self._nullable:
             return {"anyOf": [*fit, *([{"type": "null"}] if empty else [])], **words}
@@ -276,7 +280,8 @@ def _choices(kind: str, values: list[Any]) -> Schema:
     return {"type": kind, "enum": [value for value in values if _kinds([value]) == [kind]]}
 
 
-def _everywhere(schema: Schema, place: str) -> Iterator[tuple[str, Schema]]:
+def _everywhere(given: Any, place: str) -> Iterator[tuple[str, Schema]]:
+    schema = dict(as_object(given))
     yield place, schema
     for key, value in schema.items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):

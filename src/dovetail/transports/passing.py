@@ -10,10 +10,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.errors import TransportError
+from dovetail.protocol.http import Gate, Refusal, collect
 from dovetail.protocol.recording import Tap
 from dovetail.transports.fetch import Fetcher
+from dovetail.transports.pipes import read_into
 from dovetail.transports.process import Child
-from dovetail.transports.tracing import Replies
+from dovetail.transports.tracing import Replies, exchanges
 
 _CHUNK: Final = 65536
 _LINE: Final = 64 * 1024 * 1024
@@ -50,9 +52,10 @@ class _Output(asyncio.Protocol):
         self.writable.set()
 
     def data_received(self, data: bytes) -> None:
+        left = data
+        while left:
+            left = left[os.write(self._sink, left) :]
         self._spotted.see(data)
-        while data:
-            data = data[os.write(self._sink, data) :]
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -67,9 +70,7 @@ async def pass_streams(command: Sequence[str], source: int, sink: int, tap: Tap,
     output = _Output(sink, tap)
     child = await Child.start(command, output, stderr="inherit", **options)
     reader = asyncio.StreamReader()
-    pipe, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(source), "rb", 0)
-    )
+    pipe = await read_into(reader, os.dup(source))
     reading = loop.create_task(_feed(reader, child, output, Spotted(lambda line: tap("server", line, ()))))
     ended = loop.create_task(child.exited())
     try:
@@ -84,9 +85,9 @@ async def pass_streams(command: Sequence[str], source: int, sink: int, tap: Tap,
 
 async def _feed(reader: asyncio.StreamReader, child: Child, output: _Output, spotted: Spotted) -> None:
     while data := await reader.read(_CHUNK):
-        spotted.see(data)
         await output.writable.wait()
         child.stdin.write(data)
+        spotted.see(data)
 
 
 # Headers that belong to one connection, and what each side writes for itself. RFC 9110, section 7.6.1.
@@ -97,13 +98,19 @@ _NOT_PASSED: Final = frozenset(
 
 
 class Passing:
-    """An ASGI application that is another server's stand-in."""
+    """An ASGI application that is another server's stand-in, for programs of this machine.
+
+    The headers given are credentials of the user's: they go to the one path they are meant for, and no page of another
+    origin may use them. spec: streamable-http#security-endpoint
+    """
 
     def __init__(self, url: str, tap: Tap, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         parts = urlsplit(url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path = parts.path or "/"
-        self._tap = tap
+        self._query = parts.query
+        self._gate = Gate((), (), None)
+        self._begun = exchanges(tap)
         self._headers = [*headers]
         self._fetcher = Fetcher()
 
@@ -115,27 +122,33 @@ class Passing:
         """ASGI."""
         if scope["type"] != "http":
             return
+        try:
+            self._gate.check(collect(scope["headers"]), None)
+        except Refusal as exc:
+            await _refuse(send, exc.status, str(exc))
+            return
         body = await _whole(receive)
         path = scope["raw_path"].decode("latin-1") if scope.get("raw_path") else scope["path"]
-        query = scope["query_string"].decode("latin-1")
-        own = {name.lower() for name, _ in self._headers}
-        headers = [
-            (name, value) for name, value in scope["headers"] if name.lower() not in _NOT_PASSED and name not in own
-        ]
-        if body and path == self._path:
-            self._tap("server", body, headers)
+        here = path == self._path
+        query = scope["query_string"].decode("latin-1") or (self._query if here else "")
+        own = self._headers if here else []
+        left_out = _NOT_PASSED | {name.lower() for name, _ in own}
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in left_out]
+        tap = self._begun()
+        if body and here:
+            tap("server", body, headers)
         url = f"{self._origin}{path}{'?' + query if query else ''}"
         try:
-            reply = await self._fetcher.fetch(scope["method"], url, [*headers, *self._headers], body)
+            reply = await self._fetcher.fetch(scope["method"], url, [*headers, *own], body)
         except TransportError as exc:
-            await _refuse(send, str(exc))
+            await _refuse(send, 502, str(exc))
             return
-        seen = Replies(self._tap) if path == self._path else None
+        seen = Replies(tap) if here else None
 
         async def passed(message: dict[str, Any]) -> None:
+            await send(message)
             if seen is not None:
                 seen.note(message)
-            await send(message)
 
         kept = [(name, value) for name, value in reply.headers.items() if name.lower() not in _NOT_PASSED]
         await passed({"type": "http.response.start", "status": reply.status, "headers": kept})
@@ -172,6 +185,6 @@ async def _whole(receive: Any) -> bytes:
             return bytes(body)
 
 
-async def _refuse(send: Any, why: str) -> None:
-    await send({"type": "http.response.start", "status": 502, "headers": [(b"content-type", b"text/plain")]})
+async def _refuse(send: Any, status: int, why: str) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": why.encode()})

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import stat
 import sys
 import threading
 from typing import IO, Any, cast
@@ -23,6 +24,15 @@ async def open_reader(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.Re
         return ThreadReader(loop, protocol, pipe)
     transport, _ = await loop.connect_read_pipe(lambda: protocol, handed_over(pipe, loop))
     return transport
+
+
+async def read_into(reader: asyncio.StreamReader, descriptor: int) -> asyncio.ReadTransport:
+    """What a descriptor holds goes to a reader, whether it can be polled or not; the transport owns the descriptor."""
+    protocol = asyncio.StreamReaderProtocol(reader)
+    pipe, mode = os.fdopen(descriptor, "rb", 0), os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return await open_reader(protocol, pipe)
+    return ThreadReader(asyncio.get_running_loop(), protocol, pipe)
 
 
 async def open_writer(protocol: asyncio.Protocol, pipe: IO[bytes]) -> asyncio.WriteTransport:

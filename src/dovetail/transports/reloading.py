@@ -19,11 +19,15 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.errors import TransportError
 from dovetail.protocol.recording import Tap
+from dovetail.transports.pipes import read_into
+from dovetail.transports.process import Child
+from dovetail.transports.tracing import steady
 from dovetail.wire.meta import SUBSCRIPTION_ID
 
 CHILD: Final = "DOVETAIL_RELOADED"
@@ -131,10 +135,15 @@ def _names(files: list[str]) -> str:
 # Servers with a socket of their own
 
 
-def supervise(listener: Any = None, command: Sequence[str] | None = None, files: Files | None = None) -> None:
-    """Run a program as a child until a signal comes, this one if none is named; a listener is handed to every child."""
+def supervise(
+    listener: Any = None, command: Sequence[str] | None = None, files: Files | None = None, **where: Any
+) -> None:
+    """Run a program as a child until a signal comes, this one if none is named; a listener is handed to every child.
+
+    where: `env`, more variables for the child, and `cwd`.
+    """
     words = [*command] if command is not None else _command()
-    environment = _variables()
+    environment = _variables() | (where.get("env") or {})
     passed: tuple[int, ...] = ()
     if listener is not None and sys.platform != "win32":
         os.set_inheritable(listener.fileno(), True)
@@ -144,7 +153,7 @@ def supervise(listener: Any = None, command: Sequence[str] | None = None, files:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     files = files or Files()
-    child = subprocess.Popen(words, env=environment, pass_fds=passed)
+    child = subprocess.Popen(words, env=environment, cwd=where.get("cwd"), pass_fds=passed)
     while not ended:
         if listener is None or child.poll() is None:
             time.sleep(_LOOK)
@@ -153,7 +162,7 @@ def supervise(listener: Any = None, command: Sequence[str] | None = None, files:
         if found := files.changed():
             _say(f"{_names(found)} changed: starting again")
             _end(child)
-            child = subprocess.Popen(words, env=environment, pass_fds=passed)
+            child = subprocess.Popen(words, env=environment, cwd=where.get("cwd"), pass_fds=passed)
     _end(child)
 
 
@@ -190,16 +199,42 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 # Servers on standard streams
 
 
+class _Output(asyncio.StreamReaderProtocol):
+    """What a child writes, and whether it takes more."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader(limit=_LINE)
+        super().__init__(self.reader)
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+
 class Relay:
     """Stands between a client on standard streams and one child after the other."""
 
-    def __init__(self, send: Any, command: Sequence[str] | None = None, tap: Tap | None = None) -> None:
+    def __init__(
+        self,
+        send: Any,
+        command: Sequence[str] | None = None,
+        tap: Tap | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
         self._words = [*command] if command is not None else _command()
-        self._tap = tap
+        self._options: dict[str, Any] = {"env": _variables() | dict(env or {}), "inherit": "all", "cwd": cwd}
+        self._tap = steady(tap, _say) if tap is not None else None
         self._write_out = send  # a line to the client
         self._listens: dict[str | int, dict[str, Any]] = {}  # what each child is asked anew
         self._again: set[str | int] = set()  # of these, whose acknowledgement the client has had already
-        self._child: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
+        self._output = _Output()
         self._ready = asyncio.Event()
         self._pending: dict[str | int, None] = {}
         self._opening: dict[str, Any] | None = None
@@ -212,15 +247,10 @@ class Relay:
 
     async def start(self) -> None:
         """Start a child and bring it to where the last one was."""
-        self._child = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_variables(),
-            limit=_LINE,
-        )
+        self._output = _Output()
+        self._child = await Child.start(self._words, self._output, stderr="inherit", **self._options)
         again = self._opening is not None
-        self._reading = asyncio.get_running_loop().create_task(self._read(self._child))
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._output.reader))
         if self._opening is not None:
             self._repeat(self._opening)
             if self._opened:
@@ -246,8 +276,17 @@ class Relay:
         self._replays.add(id)
         self._write(message | {"id": id})
 
+    async def restart(self) -> None:
+        """Put another child in the place of this one; without one, what is asked is refused."""
+        await self.stop()
+        try:
+            await self.start()
+        except (TransportError, OSError) as exc:
+            _say(str(exc))
+            self._ready.set()
+
     def _write(self, message: dict[str, Any]) -> None:
-        if self._child is not None and self._child.stdin is not None:
+        if self._child is not None:
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
 
     def _send(self, line: bytes) -> None:
@@ -258,9 +297,8 @@ class Relay:
     def _tell(self, message: dict[str, Any]) -> None:
         self._send(json.dumps(message).encode() + b"\n")
 
-    async def _read(self, child: asyncio.subprocess.Process) -> None:
-        assert child.stdout is not None
-        while line := await child.stdout.readline():
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
             message = _read(line)
             id = message.get("id")
             if "method" not in message and isinstance(id, str) and id in self._replays:
@@ -309,14 +347,13 @@ class Relay:
             self._listens.pop(gone, None)
         if self._tap is not None:
             self._tap("server", line, ())
-        child = self._child
-        if child is None or child.returncode is not None or child.stdin is None or child.stdin.is_closing():
+        child, output, reading = self._child, self._output, self._reading
+        if child is None or reading is None or reading.done():  # nobody would hear an answer
             if asked in self._pending:
                 self._refuse(asked)
             return
         child.stdin.write(line)
-        with contextlib.suppress(ConnectionError):
-            await child.stdin.drain()
+        await output.writable.wait()
 
     def _note(self, message: dict[str, Any]) -> None:
         """Remember what a handshake session has set, as long as it holds."""
@@ -332,23 +369,19 @@ class Relay:
                 pass
 
     async def stop(self) -> None:
-        """Let the child finish what it is at, and end it."""
+        """Let the child finish what it is at, and end it and all it started."""
         self._ready.clear()
         child, reading = self._child, self._reading
         if child is None or reading is None:
             return
         self._stopping = True
-        if child.stdin is not None:
-            child.stdin.close()
+        child.stdin.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
-                await asyncio.shield(reading)
-                await child.wait()
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-        await child.wait()
+                await child.exited()
+        await child.stop()  # its output is closed then, whoever still holds the other end
         await asyncio.wait([reading])
+        self._child = self._reading = None
         self._stopping = False
 
 
@@ -372,20 +405,24 @@ async def relay(
     command: Sequence[str] | None = None,
     files: Files | None = None,
     tap: Tap | None = None,
+    **where: Any,
 ) -> None:
     """Serve standard streams through one child after the other until the client is gone."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0))
-    between = Relay(functools.partial(_write_all, sink), command, tap)
-    await between.start()
-    watching = loop.create_task(_watch(between, files or Files()))
+    pipe = await read_into(reader, source)
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        loop.add_signal_handler(signal.SIGTERM, pipe.close)  # as if the client were gone
+    between = Relay(functools.partial(_write_all, sink), command, tap, **where)
     try:
-        while line := await reader.readline():
-            await between.take(line)
+        await between.start()
+        async with asyncio.TaskGroup() as tasks:  # neither goes on without the other
+            watching = tasks.create_task(_watch(between, files or Files()))
+            while line := await reader.readline():
+                await between.take(line)
+            watching.cancel()
     finally:
-        watching.cancel()
-        await asyncio.wait([watching])
+        pipe.close()
         await between.stop()
 
 
@@ -394,8 +431,7 @@ async def _watch(between: Relay, files: Files) -> None:
         await asyncio.sleep(_LOOK)
         if found := files.changed():
             _say(f"{_names(found)} changed: starting again")
-            await between.stop()
-            await between.start()
+            await between.restart()
 
 
 def _write_all(sink: int, data: bytes) -> None:

@@ -4,6 +4,7 @@ Secrets are masked before they are written. Where nobody asked for a trace, noth
 """
 
 import datetime
+import itertools
 import logging
 import os
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.protocol.channel import Headers
-from dovetail.protocol.recording import FORMAT, Heading, Tap, To, frame, line
+from dovetail.protocol.recording import EXCHANGE, FORMAT, Heading, Tap, To, frame, line
 from dovetail.protocol.sse import EventTooLarge, Parser
 
 log = logging.getLogger("dovetail")
@@ -73,6 +74,21 @@ def _append(path: str, text: bytes) -> None:
         os.close(file)
 
 
+def steady(tap: Tap, say: Callable[[str], object]) -> Tap:
+    """A tap that disturbs nobody: that it fails is said once, and what travels goes on."""
+    said: list[str] = []
+
+    def told(to: To, data: bytes, headers: Headers = ()) -> None:
+        try:
+            tap(to, data, headers)
+        except Exception as exc:
+            if not said:
+                said.append(str(exc))
+                say(f"a message could not be noted, nor perhaps those after it: {exc}")
+
+    return told
+
+
 def _plain(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in name)
 
@@ -91,13 +107,24 @@ def tapped(receive: Callable[[bytes], None], write: Callable[[bytes], None], tap
     return receiving, writing
 
 
+def exchanges(tap: Tap) -> Callable[[], Tap]:
+    """A function that makes a tap for each HTTP request: it tells the number of it with all that is said there."""
+    numbers = itertools.count(1)
+
+    def begun() -> Tap:
+        number = (EXCHANGE, str(next(numbers)).encode())
+        return lambda to, data, headers: tap(to, data, [*headers, number])
+
+    return begun
+
+
 class Traced:
     """An HTTP endpoint whose messages are noted."""
 
     def __init__(self, endpoint: Any, application: Any, tap: Tap) -> None:
         self._endpoint = endpoint
         self._application = application
-        self._tap = tap
+        self._begun = exchanges(tap)
         self.close = endpoint.close
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -105,14 +132,15 @@ class Traced:
         if scope["type"] != "http" or not self._endpoint.here(scope):
             await self._application(scope, receive, send)
             return
-        body, reply = bytearray(), Replies(self._tap)
+        tap = self._begun()
+        body, reply = bytearray(), Replies(tap)
 
         async def receiving() -> Any:
             message = await receive()
             if message["type"] == "http.request":
                 body.extend(message.get("body", b""))
                 if body and not message.get("more_body"):
-                    self._tap("server", bytes(body), scope["headers"])
+                    tap("server", bytes(body), scope["headers"])
                     body.clear()
             return message
 

@@ -1,0 +1,55 @@
+"""A target served at a URL while a command needs it."""
+
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dovetail import Client
+from dovetail.cli import serving
+from dovetail.cli.serving import at_url
+from dovetail.cli.targets import Asked
+
+pytestmark = pytest.mark.timeout(60)
+
+NOISY = """
+import os, sys
+from dovetail import Server
+
+app = Server("noisy")
+
+
+@app.tool
+def shout() -> str:
+    sys.stderr.write("x" * 300_000 + "\\n")
+    return os.environ["WORD"] + os.path.basename(os.getcwd())
+"""
+
+
+async def test_what_it_says_does_not_stop_it(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
+    (tmp_path / "inner").mkdir()
+    line = Asked(words=(str(tmp_path / "noisy.py"),), env=("WORD=given",), cwd=str(tmp_path / "inner"))
+    with at_url(line) as url:
+        async with Client(url) as client:
+            assert await client.call("shout") == "giveninner"
+    with at_url(Asked(command=(sys.executable, "-c", "pass"), env=("WORD=given",))) as url:
+        assert url.startswith("http://")
+
+
+def test_a_server_that_never_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_PATIENCE", 1.0)
+    slow = tmp_path / "slow.py"
+    slow.write_text("import dovetail, time\ntime.sleep(600)\n", encoding="utf-8")
+    with pytest.raises(click.UsageError, match="did not say where it is"), at_url(Asked(words=(str(slow),))):
+        pass
+
+
+def test_what_cannot_be_served_is_told(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import dovetail\nraise ValueError('its own')\n", encoding="utf-8")
+    with pytest.raises(click.UsageError, match="its own"), at_url(Asked(words=(str(tmp_path / "broken.py"),))):
+        pass
+    far = Asked(words=("http://127.0.0.1:1/mcp",), headers=("a: b",))
+    with pytest.raises(click.UsageError, match="dovetail tap"), at_url(far):
+        pass

@@ -1,0 +1,124 @@
+"""Between a client and a server: bytes pass whatever the tap does, and credentials go where they are meant for."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from dovetail.protocol.recording import Frame, Tap, frame
+from dovetail.transports.passing import Passing, pass_streams
+from dovetail.transports.web import bound_socket
+
+pytestmark = pytest.mark.timeout(60)
+
+Seen = list[tuple[str, dict[str, str]]]
+
+
+@asynccontextmanager
+async def served(application: Any) -> AsyncGenerator[int]:
+    listener = bound_socket("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application, log_level="critical", lifespan="off"))
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def between(seen: Seen, tap: Tap, query: str = "") -> AsyncGenerator[int]:
+    async def far(scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        asked = scope["query_string"].decode()
+        seen.append((scope["path"] + (f"?{asked}" if asked else ""), headers))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b'{"far":1}'})
+
+    async with served(far) as port:
+        passing = Passing(f"http://127.0.0.1:{port}/mcp{query}", tap, [(b"authorization", b"Bearer mine")])
+        try:
+            async with served(passing) as here:
+                yield here
+        finally:
+            await passing.close()
+
+
+async def post(port: int, path: str, **headers: str) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    own = {"host": f"127.0.0.1:{port}", "content-type": "application/json", "content-length": "2"} | headers
+    head = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+    writer.write(f"POST {path} HTTP/1.1\r\n{head}connection: close\r\n\r\n{{}}".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+
+
+def ignore(*_: object) -> None:
+    """Nothing is noted."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403)],
+)
+async def test_a_foreign_page_does_not_get_through(headers: dict[str, str], status: int) -> None:
+    seen: Seen = []
+    async with between(seen, ignore) as port:
+        assert (await post(port, "/mcp", **headers))[0] == status
+        assert (await post(port, "/other", **headers))[0] == status
+        assert (await post(port, "/mcp", origin=f"http://127.0.0.1:{port}"))[0] == 200
+    assert len(seen) == 1
+
+
+async def test_credentials_go_to_their_path_alone() -> None:
+    seen: Seen = []
+    async with between(seen, ignore, "?team=a") as port:
+        await post(port, "/mcp", authorization="Bearer theirs")
+        await post(port, "/mcp?team=b")
+        await post(port, "/admin", authorization="Bearer theirs")
+        await post(port, "/admin")
+    assert [(path, headers.get("authorization")) for path, headers in seen] == [
+        ("/mcp?team=a", "Bearer mine"),
+        ("/mcp?team=b", "Bearer mine"),
+        ("/admin", "Bearer theirs"),
+        ("/admin", None),
+    ]
+
+
+async def test_each_request_has_a_number_with_its_reply() -> None:
+    told: list[Frame] = []
+    async with between([], lambda to, data, headers: told.append(frame(0, to, data, headers))) as port:
+        await asyncio.gather(post(port, "/mcp"), post(port, "/mcp"))
+        await post(port, "/other")
+    assert sorted((one.exchange or 0, one.to) for one in told) == [
+        (1, "client"),
+        (1, "server"),
+        (2, "client"),
+        (2, "server"),
+    ]
+
+
+async def test_streams_pass_from_what_cannot_be_polled(tmp_path: Any) -> None:
+    told: list[tuple[str, bytes]] = []
+
+    def note(to: str, data: bytes, _: object) -> None:
+        told.append((to, data))
+
+    (tmp_path / "said").write_bytes(b"one\ntwo\n")
+    program = "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+    source = os.open(tmp_path / "said", os.O_RDONLY)
+    sink = os.open(tmp_path / "heard", os.O_WRONLY | os.O_CREAT)
+    try:
+        assert await pass_streams([sys.executable, "-c", program], source, sink, note) == 0
+    finally:
+        os.close(source)
+        os.close(sink)
+    assert (tmp_path / "heard").read_bytes() == b"ONE\nTWO\n"
+    assert told == [("server", b"one"), ("server", b"two"), ("client", b"ONE"), ("client", b"TWO")]
