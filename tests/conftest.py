@@ -1,5 +1,6 @@
 """What every test shares: where things stand, and the rule that under CI=true nothing may be skipped silently."""
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -16,6 +17,17 @@ SHARED = ROOT.parent / "shared"
 
 # A clone stands alone, so what lies beside the checkout may be missing even in CI; a platform cannot be installed.
 TOLERATED_IN_CI = ("beside the checkout", "platform: ")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests are no garbage, and need not be looked through at each collection
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Generator[None]:
+    """What the tests of a file leave unclosed is found out in that file, not wherever a collection happens to come."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """dovetail: the Model Context Protocol for Python. The public names and nothing else, each loaded when first used."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.exports import on_demand as _on_demand
 
 if TYPE_CHECKING:
     from dovetail.auth.guard import Guard as Guard
@@ -246,15 +247,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = _on_demand(__name__, _HOMES)

@@ -185,7 +185,7 @@ def test_keys_that_cannot_be_fetched(answer: HttpAnswer) -> None:
         {"jwks_uri": None, "jwks": jwks(*[KEY] * 11)},
         {"jwks_uri": None, "jwks": {"keys": [{"kty": "RSA", "n": "x" * 170, "e": "AQAB"}]}},
     ],
-    ids=str,
+    ids=["none", "plain http", "twice", "empty", "no list", "a secret", "too many", "too short"],
 )
 def test_keys_that_cannot_be_used(changes: dict[str, Any]) -> None:
     desk = with_document(**changes)

@@ -139,8 +139,8 @@ async def test_sampling(eras: tuple[str, str]) -> None:
 
 
 async def test_roots(eras: tuple[str, str]) -> None:
-    async with gateway(eras, roots=["file:///work/here"]) as (client, _, _):
-        assert bare(await client.call("far__where")) == "file:///work/here"
+    async with gateway(eras, roots=["file:///srv/here"]) as (client, _, _):
+        assert bare(await client.call("far__where")) == "file:///srv/here"
 
 
 async def test_a_caller_who_cannot_be_asked(eras: tuple[str, str]) -> None:

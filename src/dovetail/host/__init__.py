@@ -1,7 +1,8 @@
 """Many servers, one user who stays in charge. Each name is loaded when it is first used."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.exports import on_demand
 
 if TYPE_CHECKING:
     from dovetail.host.agent import Agent as Agent
@@ -130,11 +131,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'dovetail.host' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = on_demand(__name__, _HOMES)

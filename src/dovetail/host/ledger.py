@@ -8,13 +8,13 @@ import copy
 import json
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from dovetail.login.files import lock_file, replace, taken
 from dovetail.wire.codec import encode
 
 log = logging.getLogger("dovetail")
@@ -51,7 +51,7 @@ class Ledger:
                 self._set_damaged_aside()
                 document: Document = copy.deepcopy(self._current())  # a copy: the edit may fail half way
                 result = edit(document)
-                _replace(self.path, encode(document))
+                replace(self.path, encode(document))
                 self._seen = None
                 return result
 
@@ -88,10 +88,10 @@ def state_folder() -> Path:
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
     """Held by one process at a time; let go of when the process ends, however it does."""
-    handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = lock_file(path)
     try:
         end = time.monotonic() + _PATIENCE
-        while not _taken(handle):
+        while not taken(handle):
             if time.monotonic() > end:
                 raise TimeoutError(f"another process holds {path} for too long")
             time.sleep(_PAUSE)
@@ -106,39 +106,3 @@ def _document(data: bytes) -> Document | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # made 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-if os.name == "nt":  # pragma: no cover
-
-    def _taken(handle: int) -> bool:
-        import msvcrt
-
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-
-    def _taken(handle: int) -> bool:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

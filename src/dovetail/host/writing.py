@@ -4,17 +4,16 @@ Only the entry is written; everything else in the file, comments and spacing too
 read again before it takes the place of the old file, and a change that would lose anything is refused.
 """
 
-import contextlib
 import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from dovetail.host.config import Entry, parse
+from dovetail.login.files import replace
 
 Scope = Literal["user", "project"]
 
@@ -254,15 +253,4 @@ def _write(path: Path, text: str) -> None:
     """All of it or nothing; a link stays one, and so does who may read it."""
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, place.stat().st_mode & 0o777 if place.exists() else 0o600)
-        os.replace(name, place)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    replace(place, text.encode(), place.stat().st_mode & 0o777 if place.exists() else 0o600)

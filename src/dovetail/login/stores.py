@@ -9,12 +9,12 @@ import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dovetail.errors import LoginFailed
+from dovetail.login.files import lock_file, replace, taken
 
 log = logging.getLogger("dovetail")
 
@@ -60,17 +60,7 @@ class FileStore:
 
     def set(self, key: str, value: bytes) -> None:
         self._make_folder()
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")  # made 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(value)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self._place(key))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+        replace(self._place(key), value)
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -88,12 +78,12 @@ class FileStore:
         """
         try:
             self._make_folder()
-            handle = os.open(self._place(key).with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = lock_file(self._place(key))
         except OSError as exc:
             raise _unusable(self._folder, exc) from exc
         try:
             async with asyncio.timeout(_PATIENCE):
-                while not _locked(handle):  # noqa: ASYNC110 - other processes set no event
+                while not taken(handle):  # noqa: ASYNC110 - other processes set no event
                     await asyncio.sleep(_PAUSE)
         except BaseException as exc:
             os.close(handle)
@@ -185,25 +175,3 @@ def _default_folder() -> Path:
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "dovetail" / "logins"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dovetail" / "logins"
-
-
-if os.name == "nt":  # pragma: no cover
-
-    def _locked(handle: int) -> bool:
-        import msvcrt
-
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-
-    def _locked(handle: int) -> bool:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True

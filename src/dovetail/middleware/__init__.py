@@ -3,8 +3,9 @@
 All have the one shape, `(exchange, proceed)`, and stand on a server or on a client.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.exports import on_demand
 
 if TYPE_CHECKING:
     from dovetail.middleware.caching import Caching as Caching
@@ -17,21 +18,16 @@ if TYPE_CHECKING:
     from dovetail.middleware.timing import Timing as Timing
 
 _HOMES = {
-    "Caching": "caching",
-    "LogRequests": "journal",
-    "MaskErrors": "masking",
-    "RateLimit": "limiting",
-    "ResponseLimit": "sizing",
-    "Retry": "retrying",
-    "Telemetry": "telemetry",
-    "Timing": "timing",
+    "Caching": "dovetail.middleware.caching",
+    "LogRequests": "dovetail.middleware.journal",
+    "MaskErrors": "dovetail.middleware.masking",
+    "RateLimit": "dovetail.middleware.limiting",
+    "ResponseLimit": "dovetail.middleware.sizing",
+    "Retry": "dovetail.middleware.retrying",
+    "Telemetry": "dovetail.middleware.telemetry",
+    "Timing": "dovetail.middleware.timing",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'dovetail.middleware' has no attribute {name!r}")
-    return getattr(import_module(f"dovetail.middleware.{home}"), name)
+__getattr__, __dir__ = on_demand(__name__, _HOMES)

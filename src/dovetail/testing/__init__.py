@@ -3,8 +3,9 @@
 Needs no test framework; `dovetail.testing.plugin` is what pytest loads. Each name is loaded when first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dovetail.exports import on_demand
 
 if TYPE_CHECKING:
     from dovetail.server.inject import override as override
@@ -29,15 +30,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'dovetail.testing' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = on_demand(__name__, _HOMES)
