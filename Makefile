@@ -51,7 +51,7 @@ format: $(STAMP) ## Rewrite the sources in the house style
 	$(BIN)/ruff format --quiet .
 
 test: setup check ## Everything that must be green: check, then all tests with the conformance suite
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
 
 conform: setup ## The official conformance suite, leg by leg, with every finding printed
 	$(BIN)/python tests/conformance/run.py
