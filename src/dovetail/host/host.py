@@ -142,7 +142,7 @@ class Host(Roster):
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers, at once and in bounded time."""
+        """Stop all servers, at once and in bounded time; none is started again unless the host is."""
         self._open = False
         if self._watching is not None:
             self._watching.cancel()

@@ -85,6 +85,7 @@ class Member:
         source: str = "",
         enabled: bool = True,
         permit: Callable[[], Awaitable[None]] | None = None,
+        barred: Callable[[], str] = str,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -97,6 +98,7 @@ class Member:
         self._make = make
         self._tell = tell
         self._permit = permit  # whatever must agree before it is started
+        self._barred = barred  # why it may not be started at all, if so
         self._client: Client | None = None
         self._forwarding: Mountable | None = None
         self._starting: asyncio.Task[Client] | None = None
@@ -115,7 +117,14 @@ class Member:
     def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
         made = Member(
-            self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit
+            self.name,
+            make,
+            settings,
+            self._tell,
+            identity=self.identity,
+            source=self.source,
+            permit=self._permit,
+            barred=self._barred,
         )
         made._hearers = self._hearers
         return made
@@ -169,6 +178,8 @@ class Member:
             raise
 
     def _check(self) -> None:
+        if why := self._barred():
+            raise CannotStart(why).at(server=self.name)
         if self.state == "disabled":
             raise CannotStart("it is disabled").at(server=self.name)
         wait = self._not_before - asyncio.get_running_loop().time()

@@ -119,8 +119,21 @@ class Roster:
             question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
             await self.desk.settle(question, details={"command": shown, "from": source}, given=not foreign)
 
+        def barred() -> str:
+            if not self._open:
+                return "the host is not open: use it within `async with`"
+            return "" if self._members.get(name) is member else "it was removed"
+
         member = Member(
-            name, make, settings, self.tell, identity=identity, source=source, enabled=enabled, permit=permit
+            name,
+            make,
+            settings,
+            self.tell,
+            identity=identity,
+            source=source,
+            enabled=enabled,
+            permit=permit,
+            barred=barred,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
