@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
+from dovetail import CannotStart, Client, Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
 from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.events import Event
 from dovetail.host.host import Host
-from dovetail.host.member import Event
 from host.waiting import PATIENCE, until
 
 ALLOW = Policy("allow")
@@ -388,3 +388,35 @@ async def test_servers_are_only_started_while_the_host_is_open() -> None:
             await host.call("a.add", {"a": 1})
         async with host:
             assert text(await host.call("a.add", {"a": 1})) == "2"
+
+
+async def test_the_tools_of_a_slow_server_are_told_of_when_they_come() -> None:
+    app, go = calculator(), asyncio.Event()
+
+    async def slow(exchange: Any, proceed: Any) -> Any:
+        if exchange.method == "tools/list":
+            await go.wait()
+        return await proceed(exchange)
+
+    app.middleware(slow)
+    async with Host(policy=ALLOW, patience=0.05) as host:
+        host.add("a", app)
+        heard: list[str] = []
+        notices: list[str] = []
+        host.on("tools.changed", lambda event: heard.append(event.server))
+        host.servers[0].follow(lambda notice, _: notices.append(notice))
+        async with Client(host.as_server()) as client, client.listen() as changes:
+            assert await client.list_tools() == []
+            go.set()
+            async with asyncio.timeout(PATIENCE):
+                assert (await anext(aiter(changes))).kind == "tools"
+            assert len(await client.list_tools()) == 3
+        assert heard == ["a"]
+        assert notices == ["notifications/tools/list_changed"]
+
+
+async def test_what_never_happens_cannot_be_listened_for() -> None:
+    host = Host()
+    host.on("*.changed", print)
+    with pytest.raises(ValueError, match=r"servr\.state.*did you mean 'server\.state'"):
+        host.on("servr.state", print)

@@ -15,12 +15,13 @@ from dovetail.connect import Client
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
+from dovetail.host.events import Event
 from dovetail.host.following import Following
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
 from dovetail.host.journal import Journal
-from dovetail.host.member import Event, Member
+from dovetail.host.member import Member
 from dovetail.host.metering import shortened
 from dovetail.host.models.model import Model
 from dovetail.host.noting import journaling, noted

@@ -19,9 +19,10 @@ from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
+from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Event, Member, Terms
+from dovetail.host.member import Member, Terms
 from dovetail.host.metering import Meter
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
@@ -199,7 +200,7 @@ class Roster:
 
     def on(self, kind: str, function: Callable[[Event], Any]) -> Callable[[], None]:
         """Hear of events of a kind, which may be a glob; call what is returned to stop."""
-        entry = (kind, function)
+        entry = (check_kind(kind), function)
         self._listeners.append(entry)
 
         def stop() -> None:
