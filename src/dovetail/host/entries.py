@@ -117,7 +117,9 @@ class Entry(Struct, frozen=True, kw_only=True):
             return {"url": made["url"], "headers": {name: made[f"headers.{name}"] for name in self.headers}}
         env = known.passed(self.passed) | {name: made[f"env.{name}"] for name in self.env}
         if self.env_file is not None:
-            env = _variables(known.resolve(f"${{file:{made['envFile']}}}", "envFile", place)) | env
+            found = _variables(known.resolve(f"${{file:{made['envFile']}}}", "envFile", place))
+            known.remember_all(found.values())
+            env = found | env
         return {
             "command": made["command"],
             "args": [made[f"args[{number}]"] for number in range(len(self.args))],

@@ -47,8 +47,8 @@ class Host(Roster):
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
     ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
     without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
-    may work in. patience: seconds a list waits for servers that are not ready. Other options are settings for all
-    servers.
+    may work in. patience: seconds a list waits for servers that are not ready. secrets: looks up what configurations
+    refer to, and masks it in all that is told. Other options are settings for all servers.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Host(Roster):
         roots: Sequence[Any] = (),
         patience: float = PATIENCE,
         project: str = "",
+        secrets: Secrets | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -74,6 +75,7 @@ class Host(Roster):
             roots=roots,
             patience=patience,
             project=project,
+            secrets=secrets,
             settings=settings,
         )
         self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
@@ -81,8 +83,10 @@ class Host(Roster):
         self._following: Following | None = None
         self._watching: asyncio.Task[None] | None = None
         self._web: dict[Any, asyncio.Task[None]] = {}
-        if journal is not None:
-            self.on("*", journaling(journal if isinstance(journal, Journal) else Journal(journal)))
+        self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
+        if self._journal is not None:
+            self._journal.mask(self.secrets)
+            self.on("*", journaling(self._journal))
 
     # Configuration
 
@@ -100,8 +104,8 @@ class Host(Roster):
         level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
         the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
         """
-        host = cls(**options)
-        host._following = Following(paths, level, secrets or Secrets(), watch=watch)
+        host = cls(secrets=secrets, **options)
+        host._following = Following(paths, level, host.secrets, watch=watch)
         host._follow(*host._following.read())
         return host
 
@@ -156,6 +160,8 @@ class Host(Roster):
             await asyncio.wait(served, timeout=_WEB_TIME)
         own = [member for callers in self._callers.values() for member in callers.members]
         await asyncio.gather(*(member.stop() for member in (*self.servers, *own)))
+        if self._journal is not None:
+            self._journal.close()  # written to again, it is opened again
 
     # Using it
 

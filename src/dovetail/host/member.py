@@ -25,7 +25,7 @@ from dovetail.errors import (
 from dovetail.host.events import Event
 from dovetail.host.learned import Learned, declared, tells
 from dovetail.host.quotas import Quota
-from dovetail.host.secrets import Unresolved
+from dovetail.host.secrets import Unresolved, cleaned
 from dovetail.protocol.mounting import Hear, Kind, Mountable
 from dovetail.wire.shape import Struct
 
@@ -69,6 +69,7 @@ class Member:
         enabled: bool = True,
         permit: Callable[[], Awaitable[None]] | None = None,
         barred: Callable[[], str] = str,
+        mask: Callable[[str], str] = str,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -81,6 +82,7 @@ class Member:
         self._tell = tell
         self._permit = permit  # whatever must agree before it is started
         self._barred = barred  # why it may not be started at all, if so
+        self._mask = mask  # takes secrets out of what is told
         self._client: Client | None = None
         self._forwarding: Mountable | None = None
         self._starting: asyncio.Task[Client] | None = None
@@ -105,6 +107,7 @@ class Member:
             source=self.source,
             permit=self._permit,
             barred=self._barred,
+            mask=self._mask,
         )
         made._learned.hearers = self._learned.hearers
         return made
@@ -115,6 +118,8 @@ class Member:
     # State
 
     def _set(self, state: State, reason: MCPError | None = None) -> None:
+        if reason is not None:
+            cleaned(reason, self._mask)
         old, self.state, self.reason = self.state, state, reason
         if old != state or reason is not None:
             told = None if reason is None else str(reason)
@@ -187,7 +192,8 @@ class Member:
             raise
         except Exception as exc:
             await self._closed(client, forwarding)
-            raise self._failed(self._told(exc)) from exc.__cause__
+            failed = self._failed(self._told(exc))
+            raise failed from failed.__cause__
         self._client, self._forwarding = client, forwarding
         self._learned.stale()
         self._set("ready")
@@ -208,7 +214,7 @@ class Member:
             case KeyError():
                 return CannotStart(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
             case _:
-                return CannotStart(clip(str(exc), 500) or type(exc).__name__).at(server=self.name)
+                return CannotStart(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
 
     def _failed(self, exc: MCPError, *, lost: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""

@@ -31,6 +31,7 @@ from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
+from dovetail.host.secrets import Secrets
 from dovetail.protocol.mounting import KINDS, Kind
 
 log = logging.getLogger("dovetail")
@@ -59,6 +60,7 @@ class Roster:
         roots: Sequence[Any],
         patience: float,
         project: str,
+        secrets: Secrets | None,
         settings: Mapping[str, Any],
     ) -> None:
         Terms(**settings)  # a wrong one shows at once
@@ -68,6 +70,7 @@ class Roster:
         self.meter = Meter()
         self._roots = roots
         self._project = project
+        self.secrets = secrets or Secrets()  # what was looked up, so that it is masked wherever it would be told
         self._settings = settings
         self._members: dict[str, Member] = {}
         self._callers: dict[str, PerCaller] = {}
@@ -111,7 +114,10 @@ class Roster:
         async def make(**more: Any) -> Client:
             # Looking up a secret may take a while.
             to = await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
-            return Client(to, name=name, on_log=logged, **{**answers.options(), **options, **more})
+            given = {**answers.options(), **options, **more}
+            for one in (to, given):
+                self._mask_in(one)
+            return Client(to, name=name, on_log=logged, **given)
 
         def logged(message: Any) -> None:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
@@ -135,6 +141,7 @@ class Roster:
             enabled=enabled,
             permit=permit,
             barred=barred,
+            mask=self.secrets.mask,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
@@ -143,6 +150,12 @@ class Roster:
         if self._open and settings.start == "eager":
             self._begin(member)
         return member
+
+    def _mask_in(self, told: Any) -> None:
+        for part in ("env", "headers"):
+            named = told.get(part) if isinstance(told, Mapping) else None
+            if isinstance(named, Mapping):
+                self.secrets.remember_named(named)
 
     async def remove(self, name: str) -> None:
         """Stop a server and forget it."""
