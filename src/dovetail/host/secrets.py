@@ -2,7 +2,7 @@
 
 A value never appears in a repr, an error or a log. What cannot be looked up is an error that names the setting and the
 reference, never an empty text and never the reference itself. A project's file may not run commands, nor read files
-outside of the project or what other programs keep in the keyring.
+outside of the project or what the keyring keeps for anybody else.
 """
 
 import os
@@ -194,9 +194,13 @@ class Secrets:
         return value
 
     def _kept(self, name: str, place: Place, missing: Callable[[str], Unresolved]) -> str:
+        if place.level == "project":  # anything else is the user's, who did not write this file
+            service = f"{_SERVICE}:{place.folder}"
+            value = self._keyring(service, name)
+            if value is None:
+                raise missing(f"a project's file reads only what is kept for it: keyring set {service!r} {clip(name)}")
+            return value
         service, slash, user = name.partition("/")
-        if slash and place.level == "project" and service != _SERVICE:
-            raise missing(f"a project's file may not read what {clip(service)} keeps in the keyring")
         value = self._keyring(service, user) if slash else self._keyring(_SERVICE, name)
         if value is None:
             raise missing(f"the keyring has no {clip(name)}")
