@@ -159,3 +159,31 @@ async def test_files_are_followed(file: File) -> None:
         file.write({"a": file.entry(), "b": file.entry()})
         await until(lambda: heard == ["b"])
         assert text(await host.call("b.token")) == "none"
+
+
+async def test_the_question_about_a_start_says_all_that_is_started(file: File, tmp_path: Path) -> None:
+    process = file.entry(
+        env={"LD_PRELOAD": "/evil.so", "K": "${USERS_KEY}"},
+        env_vars=["HANDED_ON"],
+        envFile="some.env",
+        cwd="/elsewhere",
+    )
+    far = {"url": "http://127.0.0.1:1/mcp", "headers": {"X-Own": "${USERS_KEY}"}}
+    file.write({"a": process, "b": far})
+    asked: dict[str, ConsentRequest] = {}
+
+    def consent(request: ConsentRequest) -> Any:
+        asked[request.server] = request
+        return False
+
+    async with Host.from_config(file.path, level="project", consent=consent) as host:
+        await host.tools()
+        before = host.servers[1].identity
+    told = asked["a"].text
+    for word in (str(file.child), "LD_PRELOAD", "HANDED_ON", "a.env", "/other", "USERS_KEY", str(file.path)):
+        assert word in told
+    assert "evil.so" not in told  # a value may be a secret
+    assert "X-Own" in asked["b"].text
+    assert "USERS_KEY" in asked["b"].text
+    file.write({"b": far | {"headers": {"X-Own": "${ANOTHER_KEY}"}}})
+    assert Host.from_config(file.path, level="project").servers[0].identity != before

@@ -74,7 +74,7 @@ class Following:
             "deny": tuple(own.tools.deny),
             "quota": quota(own.limits),
             "foreign": entry.level == "project",
-            "shown": entry.spelled(),
+            "shown": entry.shown(),
         }
         if own.roots:
             found["roots"] = tuple(own.roots)

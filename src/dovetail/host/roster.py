@@ -100,7 +100,7 @@ class Roster:
         enabled = options.pop("enabled", True)
         identity = identity or identity_of(target)
         credentials = options.pop("credentials", None)
-        foreign, shown = options.pop("foreign", False), options.pop("shown", "")
+        foreign, shown = options.pop("foreign", False), options.pop("shown", {"from": source} if source else {})
         answers = Answers(
             name,
             self.desk,
@@ -124,7 +124,7 @@ class Roster:
 
         async def permit() -> None:
             question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
-            await self.desk.settle(question, details={"command": shown, "from": source}, given=not foreign)
+            await self.desk.settle(question, details=shown, given=not foreign)
 
         def barred() -> str:
             if not self._open:
