@@ -50,6 +50,7 @@ class Problem(Struct, frozen=True):
     path: Path
     text: str
     severe: bool = True
+    unread: bool = False  # whether nothing of the file could be used
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -115,18 +115,24 @@ class Host(Roster):
             raise ValueError("only a host made by from_config has something to read again")
         entries, problems = self._following.read()
         for name in self._following.gone(entries):
-            await self.remove(name)
+            if name in self._members:  # else somebody else was faster
+                await self.remove(name)
         self._follow(entries, problems)
 
     def _follow(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
         assert self._following is not None
-        self.problems = tuple(problems)
-        for problem in problems:
-            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
+        refused: list[Problem] = []
         for name, entry in entries.items():
-            if name not in self._members:
+            if name in self._following.known:
+                continue
+            try:
                 self.add(name, self._following.target(entry), **self._following.options(entry))
                 self._following.known[name] = entry
+            except (ValueError, TypeError) as exc:
+                refused.append(Problem(entry.source, entry.path, f"{entry.written}: {exc}"))
+        self.problems = (*problems, *refused)
+        for problem in self.problems:
+            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
 
     # Life
 
