@@ -15,6 +15,7 @@ from dovetail.errors import (
     MethodNotFound,
     PromptNotFound,
     ResourceNotFound,
+    ToolError,
     ToolNotFound,
     clip,
 )
@@ -24,7 +25,9 @@ from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
+from dovetail.server.signature import BadArguments
 from dovetail.server.tool import error_result
+from dovetail.server.transforms import Transform
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -238,11 +241,16 @@ class Mounts:
         mount, inner = found
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
+        change = mount.names.of(inner)
         try:
-            told = mount.names.of(inner).inward(arguments or {})
+            told = change.inward(arguments or {})
         except MCPError as exc:
             return error_result(str(exc))
         result = await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        if change.arguments and isinstance(fault := exchange.fault, BadArguments):
+            exchange.fault = other = _retold(fault, change, name)
+            if result == error_result(str(fault)):
+                return error_result(str(other))
         if isinstance(result, CallToolResult):
             published = result.structured_content is UNSET or await self._publishes(mount, inner, exchange)
             return self._server.lighten(result, exchange, published=published)
@@ -267,9 +275,13 @@ class Mounts:
             raise PromptNotFound(name)
         mount, inner = found
         told: dict[str, Any] = {"name": inner}
-        if type(arguments) is dict:
-            told["arguments"] = mount.names.of(inner).inward(arguments)
-        return await self._pass(mount, exchange, told)
+        change = mount.names.of(inner)
+        if type(arguments) is dict or change.arguments:
+            told["arguments"] = change.inward(arguments if type(arguments) is dict else {})
+        try:
+            return await self._pass(mount, exchange, told)
+        except BadArguments as exc:
+            raise (_retold(exc, change, name) if change.arguments else exc) from None
 
     async def _read(self, exchange: Exchange) -> Result | bytes:
         uri = exchange.params.get("uri")
@@ -366,6 +378,15 @@ class Mounts:
             except (MCPError, TimeoutError) as exc:
                 log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
         return lambda: None
+
+
+def _retold(fault: BadArguments, change: Transform, name: str) -> ToolError:
+    """What is wrong with the arguments, in the words of this server."""
+    other = fault.retold(change.word)
+    if str(other):
+        return other
+    log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), fault)
+    return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
 
 
 def _fits(target: Mountable, names: Names) -> bool:
