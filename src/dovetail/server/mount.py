@@ -6,7 +6,7 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import (
@@ -37,7 +37,7 @@ from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
-    from dovetail.server.access import Access
+    from dovetail.server.access import Access, Rules
 
 log = logging.getLogger("dovetail")
 
@@ -174,6 +174,10 @@ class Mounts:
 
     async def _list(self, exchange: Exchange) -> Result:
         kind, field, shape = _LISTS[exchange.method]
+        rules = self._server.rules
+        if rules is not None and rules.unproven:
+            rules.unproven = False
+            await self._tell_idle(rules, exchange)
         items = {name: Listed(one) for name, one in (await self.listed(kind, exchange)).items()}
         if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
             raise MethodNotFound(exchange.method)
@@ -187,9 +191,37 @@ class Mounts:
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
                 rules = (self.owners.tagged(declaration), self.owners.named(name))
-                if self.owners.enabled(declaration) and all(self.owners.lists(rule, name, principal) for rule in rules):
+                offered = name not in self._server.disabled_names and self.owners.enabled(declaration)
+                if offered and all(self.owners.lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
+
+    async def _tell_idle(self, rules: "Rules", exchange: Exchange) -> None:
+        """Say which rules are about nothing, now that those elsewhere can be asked."""
+        there = [name for kind in KINDS for name in self._server.declared(kind)]
+        silent: list[Mount] = []
+        for mount in tuple(self._mounts):
+            try:
+                for kind in KINDS:
+                    there += [mount.names.outward(kind, inner) for inner in await _everything(mount, kind, exchange)]
+            except (MCPError, TimeoutError):
+                silent.append(mount)
+        names = [mount.names for mount in silent]
+        rules.tell_idle(self._server.name, there, lambda name: any(_may_have(one, name) for one in names))
+
+    def names(self) -> list[str] | None:
+        """Everything that is mounted, by its name or URI here; None where some of it is elsewhere."""
+        found = [self.declared(kind) for kind in KINDS]
+        return None if None in found else [name for items in found for name in items or ()]
+
+    def may_have(self, name: str) -> bool:
+        """Whether something mounted has a name or URI; of what is elsewhere, whether it can."""
+        for mount in self._mounts:
+            for kind in KINDS:
+                inside, inner = all_of(mount.target, kind), mount.names.inward(kind, name)
+                if inner is not None and (inside is None or inner in inside):
+                    return True
+        return False
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -387,6 +419,19 @@ def _retold(fault: BadArguments, change: Transform, name: str) -> ToolError:
         return other
     log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), fault)
     return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
+
+
+async def _everything(mount: Mount, kind: Kind, exchange: Exchange) -> Iterable[str]:
+    found = all_of(mount.target, kind)
+    if found is not None:
+        return found
+    async with asyncio.timeout(LIST_TIME):
+        await mount.target.start()
+        return await mount.target.listed(kind, exchange)
+
+
+def _may_have(names: Names, name: str) -> bool:
+    return any(names.inward(kind, name) is not None for kind in KINDS)
 
 
 def _fits(target: Mountable, names: Names) -> bool:
