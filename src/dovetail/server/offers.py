@@ -16,6 +16,7 @@ from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions,
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.signature import METHOD
 from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
@@ -339,9 +340,11 @@ class Offers:
         if callable(function):
             add(function, **options)
             return function
+        _check_function(function)
         expect("a name", function, str, "a text")
 
         def register(decorated: F) -> F:
+            _check_function(decorated)
             add(decorated, **({"name": function} if function is not None else {}) | options)
             return decorated
 
@@ -411,6 +414,11 @@ def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[
     from dovetail.server.access import access
 
     return access(scopes, visible), rest
+
+
+def _check_function(given: Any) -> None:
+    if isinstance(given, classmethod | property):
+        raise TypeError(f"a {type(given).__name__} cannot be offered from the body of its class{METHOD}")
 
 
 def _check_sound(declaration: Wire) -> None:

@@ -39,6 +39,7 @@ from dovetail.server.schema import (
 _MOST_STEPS: Final = 100_000
 _MOST_FAULTS: Final = 100  # looked for in one call
 
+METHOD: Final = ": mark it with dovetail.tool, resource or prompt, and offer the object by app.add(object)"
 _EMPTY: Final = inspect.Parameter.empty
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _IMMUTABLE: Final = (str, int, float, bytes, Enum, types.NoneType)
@@ -278,6 +279,7 @@ def compile_signature(
         signature = inspect.signature(function)
     except ValueError as exc:
         raise TypeError(f"{where}: {exc}") from None
+    _check_bound(signature, hints, where)
     layout = _Layout(where, hints.get("return", Any), docstrings.read(inspect.getdoc(function)).parameters)
     for parameter in signature.parameters.values():
         annotation = hints.get(parameter.name, Any)
@@ -288,6 +290,13 @@ def compile_signature(
         else:
             layout.add(parameter, annotation)
     return (Carrying if carries else Signature)(layout, lax=lax)
+
+
+def _check_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
+    """Refuse a method that has no object yet, as one has none in the body of its class."""
+    first = next(iter(signature.parameters), "")
+    if first in ("self", "cls") and first not in hints:
+        raise TypeError(f"{where}: parameter `{first}`: a method without its object{METHOD}")
 
 
 class _Layout:
