@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
+from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, Server, tool
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from server.calling import LAST, NEWEST, Client, failed, text
 
@@ -249,4 +249,37 @@ def test_a_method_without_its_object_is_refused() -> None:
     def honest(self: str) -> str:
         return self
 
-    assert [one for one in app.declared("tool")] == ["honest"]
+    assert list(app.declared("tool")) == ["honest"]
+
+
+async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def chatty(exchange: Any, proceed: Any) -> Any:
+        return "text" if exchange.method == "tools/call" else await proceed(exchange)
+
+    app = Server("x", middleware=[chatty])
+    app.add_tool(lambda: "y", name="y")
+    async with AnyClient(app) as client:
+        assert [one.name for one in await client.list_tools()] == ["y"]
+        with pytest.raises(PeerError, match="tools/call failed"):
+            await client.call("y")
+    assert "chatty returned str, which is no result" in caplog.text
+
+
+async def test_middleware_hands_things_to_the_function() -> None:
+    async def knowing(exchange: Any, proceed: Any) -> Any:
+        exchange.extra["who"] = exchange.meta.get("who", "nobody")
+        return await proceed(exchange)
+
+    app = Server("x", middleware=[knowing])
+
+    @app.tool
+    def whose(ctx: Context) -> str:
+        return str(ctx.extra)
+
+    inner = Server("inner")
+    inner.add_tool(whose)
+    app.mount(inner, "in")
+    async with AnyClient(app) as client:
+        assert await client.call("whose") == await client.call("in_whose") == "{'who': 'nobody'}"
+    async with AnyClient(inner) as client:
+        assert await client.call("whose") == "{}"
