@@ -13,23 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias
 
 from dovetail.host.escaping import line, safe
+from dovetail.host.kinds import Kind
 from dovetail.wire.codec import plain
 from dovetail.wire.shape import Struct
 
-Kind: TypeAlias = Literal[
-    "server.start",
-    "tool.call",
-    "tool.result",
-    "resource.read",
-    "prompt.get",
-    "definition.changed",
-    "sampling.request",
-    "sampling.response",
-    "elicit.form",
-    "elicit.url",
-    "roots.list",
-    "login",
-]
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
 # What a person is asked, in words no server has a say in.
@@ -39,6 +26,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "tool.result": "Pass on what {tool} of {server} answered?",
     "resource.read": "Read {tool} from {server}?",
     "prompt.get": "Use the prompt {tool} of {server}?",
+    "complete": "Let {server} suggest how to go on with {tool}?",
     "definition.changed": "{tool} of {server} is not what it was when it was allowed. Use it as it is now?",
     "sampling.request": "{server} wants to put this to the model. Let it?",
     "sampling.response": "Give this answer of the model to {server}?",
@@ -112,15 +100,22 @@ Answer: TypeAlias = Allow | Deny | Edit | Later
 
 
 class Broker(Protocol):
-    """Whoever can ask the person in charge."""
+    """Whoever can ask the person in charge. One with a false `attended` has nobody to ask."""
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """The person's answer."""
         ...
 
 
+def attended(broker: Broker) -> bool:
+    """Whether somebody is there to be asked."""
+    return bool(getattr(broker, "attended", True))
+
+
 class DenyAll:
     """Nobody is there."""
+
+    attended = False
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """No."""
@@ -162,12 +157,20 @@ class TerminalConsent:
     """Asks on a terminal, one question at a time. No answer, or the end of the input, is a no."""
 
     def __init__(self, read: Callable[[], str] | None = None, out: TextIO | None = None) -> None:
+        self._own = read is None
         self._read = read or sys.stdin.readline
         self._out = out or sys.stderr
         self._turn = asyncio.Lock()
 
+    @property
+    def attended(self) -> bool:
+        """Whether the input is a terminal: what comes through a pipe is nobody's word."""
+        return not self._own or sys.stdin.isatty()
+
     async def ask(self, request: ConsentRequest) -> Answer:
         """What the person typed."""
+        if not self.attended:
+            return await DenyAll().ask(request)
         async with self._turn:
             if request.kind == "elicit.form":
                 return await asyncio.to_thread(self._form, request)

@@ -24,7 +24,7 @@ from dovetail.errors import (
 )
 from dovetail.host.asking import Needed, Round
 from dovetail.host.catalog import Catalog
-from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
+from dovetail.host.consent import Answer, ConsentRequest, Deny, attended
 from dovetail.host.deciding import Desk
 from dovetail.host.member import Event, Member
 from dovetail.host.metering import Meter
@@ -224,8 +224,8 @@ class Seat:
             raise _not_found(exchange)  # before anything is started: it is not there
         declared = await host.declared(member, name) if kind == "tool.call" else None
         question = host.question(member, kind, name, arguments if kind == "tool.call" else None, declared)
-        who = exchange.caller.principal or exchange.origin or ""
-        question = replace(question, identity=f"{question.identity}@{who}")
+        who = str(exchange.caller.principal or exchange.origin or "")
+        question = replace(question, caller=who)
         round_ = Round(exchange, self._sealer)
         if not round_.consented:
             settled = await host.desk.settle(
@@ -251,7 +251,7 @@ class Seat:
         if round_.able:
             return await round_.ask(request)
         broker = self._host.desk.broker
-        if isinstance(broker, DenyAll):
+        if not attended(broker):
             return Deny("this needs the user's consent, and the client cannot ask for it: it declares no elicitation")
         return await broker.ask(request)
 

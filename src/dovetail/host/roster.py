@@ -116,8 +116,10 @@ class Roster:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
 
         async def permit() -> None:
-            question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
-            await self.desk.settle(question, details={"command": shown, "from": source}, given=not foreign)
+            question = Question(
+                server=name, kind="server.start", identity=identity, trusted=settings.trust, foreign=foreign
+            )
+            await self.desk.settle(question, details={"command": shown, "from": source})
 
         member = Member(
             name, make, settings, self.tell, identity=identity, source=source, enabled=enabled, permit=permit
