@@ -146,6 +146,17 @@ class CallbackConsent:
         return read_answer(made)
 
 
+def read_broker(given: Any) -> Broker:
+    """A broker as it may be given: a function will do; nothing is nobody."""
+    if given is None:
+        return DenyAll()
+    if hasattr(given, "ask"):
+        return given
+    if not callable(given):
+        raise TypeError(f"consent is a function, or a broker with a method ask, not {given!r}")
+    return CallbackConsent(given)
+
+
 def read_answer(given: Any) -> Answer:
     """An answer as a function may put it."""
     match given:

@@ -238,7 +238,7 @@ class Seat:
                 exchange.params = {**params, "arguments": settled.edited}
         round_.go_on()
         try:
-            async with host.meter.within(member.name, name, host.quota(member, name)), member.using():
+            async with host.meter.within(member.name, name, host.quota(member, name), kind), member.using():
                 forwarding = await member.forwarding()
                 with noted(question, host.tell) as note:
                     result = await forwarding.serve(exchange)

@@ -110,6 +110,11 @@ class Grants:
         self._file = Ledger(path)
         self._run = Ledger()
 
+    @property
+    def path(self) -> Path | None:
+        """The file, if there is one."""
+        return self._file.path
+
     def add(self, grant: Grant) -> Grant:
         """Remember a grant; the same with its id. ValueError for one that says nothing of whom it is for."""
         if not grant.identity:

@@ -200,6 +200,19 @@ class Policy:
             yield f"  limit {clip(glob)}: {given}"
 
 
+def read_policy(given: Any) -> Policy:
+    """A policy as it may be given: itself, or the file of one; nothing is one without rules."""
+    if given is None:
+        return Policy()
+    if isinstance(given, str) and given in STRICTNESS:
+        raise ValueError(f'policy="{given}" would be a file of rules; for that verdict give Policy("{given}")')
+    if isinstance(given, str | Path):
+        return Policy.load(given)
+    if isinstance(given, Policy):
+        return given
+    raise TypeError(f"policy is a Policy or the path of a file of rules, not {given!r}")
+
+
 _BUILT_IN: Final = Decision(verdict="ask", reason="no rule applies; unless something else is said, the user is asked")
 
 
