@@ -9,10 +9,10 @@ import pytest
 from dovetail import Policy, PolicyError, Server, Tool, arg, rule
 from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit, TerminalConsent
 from dovetail.host.deciding import Desk
+from dovetail.host.events import Event
 from dovetail.host.grants import Grants
 from dovetail.host.host import Host
 from dovetail.host.ledger import locked
-from dovetail.host.member import Event
 from dovetail.host.pinned import Pins
 from dovetail.host.policy import Question
 from dovetail.wire.shape import replace

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from dovetail.errors import PolicyError, clip
 from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Edit, Later, attended
+from dovetail.host.events import Event
 from dovetail.host.grants import Grants, grant
 from dovetail.host.kinds import Kind
-from dovetail.host.member import Event
 from dovetail.host.pinned import Pins
 from dovetail.host.pins import Difference, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question

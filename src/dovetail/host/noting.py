@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dovetail.host.deciding import Decided
+from dovetail.host.events import Event
 from dovetail.host.journal import Journal
-from dovetail.host.member import Event
 from dovetail.host.policy import Question
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
