@@ -49,6 +49,13 @@ async def test_what_a_person_puts_in_place_of_arguments_is_looked_at_again(kind:
     assert (await desk(policy, Person(Edit({"path": "/y"}))).settle(question)).edited == {"path": "/y"}
 
 
+async def test_a_call_without_arguments_is_looked_at_as_one_with_none() -> None:
+    policy = Policy("allow", [rule("deny", unless=arg("/path").under("/safe"))])
+    for arguments in (None, {}):
+        with pytest.raises(PolicyError):
+            await desk(policy, Person()).settle(replace(ASKED, arguments=arguments))
+
+
 async def test_a_changed_definition_can_be_denied_by_a_rule_and_is_allowed_by_none() -> None:
     changed = replace(TOOL, description="Does it, and more.")
     ways: tuple[tuple[Literal["allow", "deny"], list[str], bool], ...] = (

@@ -120,7 +120,7 @@ def test_whatever_changes_in_a_definition_is_asked_about_again_and_shown() -> No
         (changed,) = pins.compare(ENTRY.identity, [new]).changed
         unshown += not describe(changed.differences).strip()
         fresh = words(new) - words(pinned) - {"format"}  # a word of every schema's
-        unasked += bool(fresh) and desk.changed(question(ENTRY), new) is None
+        unasked += bool(fresh) and desk.changed(question(ENTRY), new, fingerprint(new)) is None
     figure(f"T42 silent changes of a definition, of {count}", silent, "")
     figure(f"T42 changes of a definition without a word about them, of {count}", unshown, "")
     figure(f"T42 changes of a definition that bring words and are not asked about, of {count}", unasked, "")

@@ -77,24 +77,32 @@ class Desk:
         ask: Ask | None = None,
     ) -> Settled:
         """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
+        if question.kind in _WITH_ARGUMENTS and question.arguments is None:
+            question = replace(question, arguments={})  # what is to happen has arguments, if only none
         decision = self._passed(question, self._possible(question, ask))
-        changed = self.changed(question, definition)
+        mark = "" if definition is None else fingerprint(definition)
+        changed = self.changed(question, definition, mark)
         if changed is not None:
             await self._show(question, changed, wait, ask)
-            await self.note(question, definition)
-        mark = "" if definition is None else fingerprint(definition)
-        settled = await self._settled(question, decision, mark, asked(question, decision.reason, details, wait), ask)
-        await self.note(question, definition)
+            await self.note(question, definition, mark)
+        settled = await self._settled(question, decision, mark, details, wait, ask)
+        await self.note(question, definition, mark)
         return settled
 
     async def _settled(
-        self, question: Question, decision: Decision, mark: str, request: ConsentRequest, ask: Ask | None
+        self,
+        question: Question,
+        decision: Decision,
+        mark: str,
+        details: Mapping[str, Any] | None,
+        wait: bool,
+        ask: Ask | None,
     ) -> Settled:
         if decision.verdict == "allow":
             return self._allowed(question, decision)
         if self.grants.find(question, mark, time.time()) is not None:
             return self._allowed(question, decision, "granted before")
-        answer = await (ask or self.broker.ask)(request)
+        answer = await (ask or self.broker.ask)(asked(question, decision.reason, details, wait))
         self.heard(question, answer, decision.reason)
         return await self.accept(question, mark, answer, decision)
 
@@ -165,20 +173,20 @@ class Desk:
             given = grant(question, mark, time.time(), scope=answer.scope, seconds=answer.expires, exact=exact)
             await _kept(question, self.grants.add, given)
 
-    async def note(self, question: Question, definition: Any) -> None:
-        """This definition is the one that is used."""
+    async def note(self, question: Question, definition: Any, mark: str) -> None:
+        """This definition, of this fingerprint, is the one that is used."""
         if definition is None or not question.identity:
             return
         pin = self.pins.get(question.identity, question.tool)
-        if pin is None or pin.fingerprint != fingerprint(definition):
+        if pin is None or pin.fingerprint != mark:
             await _kept(question, self.pins.keep, question.server, question.identity, [definition], time.time())
 
     # Definitions that change
 
-    def changed(self, question: Question, definition: Any) -> list[Difference] | None:
+    def changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
         pin = self.pins.get(question.identity, question.tool) if definition is not None else None
-        if pin is None or pin.fingerprint == fingerprint(definition):
+        if pin is None or pin.fingerprint == mark:
             return None
         found = self.pins.compare(question.identity, [definition]).changed[0].differences
         return found if any(one.kind in _GRAVE for one in found) else None

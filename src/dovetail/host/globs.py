@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import unquote
 
-from dovetail.host.names import exposed, full
+from dovetail.host.names import SEPARATOR, exposed, full
 
 _SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # what may stand for a server's name
 _ROUNDS: Final = 4  # of escaping that anybody undoes
@@ -18,16 +18,16 @@ _ROUNDS: Final = 4  # of escaping that anybody undoes
 
 def tightly(glob: str, server: str, tool: str) -> bool:
     """Whether a rule that asks, denies or hides means this."""
-    if fnmatchcase(tool, glob) or loosely(glob, server, tool):
+    if fnmatchcase(tool, glob) or fnmatchcase(full(server, tool), glob):
         return True
-    if any(fnmatchcase(name, glob) for name in (full(server, tool), exposed(server, tool))):
+    if SEPARATOR in glob and fnmatchcase(exposed(server, tool), glob):
         return True
     return "://" in tool and fnmatchcase(_address(tool), glob.lower())
 
 
 def loosely(glob: str, server: str, tool: str, *, named: bool = False) -> bool:
     """Whether a rule that allows means this; `named`: it names the server elsewhere."""
-    if glob == exposed(server, tool):
+    if SEPARATOR in glob and glob == exposed(server, tool):
         return True
     if "://" in tool and _ambiguous(tool):
         return False

@@ -119,7 +119,7 @@ class Postponing:
         if request.kind == "definition.changed":
             return await self._agreed(question, declared, answer)
         settled = await desk.accept(question, work.fingerprint, answer, decision)
-        await desk.note(question, declared)
+        await desk.note(question, declared, fingerprint(declared))
         arguments = work.arguments if settled.edited is None else settled.edited
         return await self._host.perform(member, declared, arguments, wait=request.wait)
 
@@ -127,7 +127,7 @@ class Postponing:
         """The new definition may be used, which says nothing of the call that met it."""
         if not isinstance(answer, Allow):
             raise PolicyError(f"{question.full}: its definition changed, and that was not agreed to")
-        await self._host.desk.note(question, declared)
+        await self._host.desk.note(question, declared, fingerprint(declared))
         return await self._host.call(question.full, question.arguments, wait=False)
 
     async def _take(self, ticket: str) -> None:
