@@ -165,30 +165,42 @@ class Server(framework.Server):
     def from_openapi(
         cls,
         document: Any,
+        client: Any = None,
         *,
         name: str | None = None,
-        client: Any = None,
         url: str | None = None,
         headers: Any = None,
         include: Any = None,
         names: Mapping[str, str] | None = None,
+        output_schemas: bool = True,
         max_reply: int = 4 * 1024 * 1024,
         **options: Any,
     ) -> Self:
         """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
 
-        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. `headers`
+        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. The
+        service is at `url`, or at the client's `base_url`, or where the document says. `headers`
         go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
-        pattern for "GET /path", or a function of the operation. `names` rename tools.
+        pattern for "GET /path", or a function of the operation. `names` rename tools. `output_schemas=False` promises
+        nothing about results, for services that do not keep to their document.
         """
         from dovetail.server.openapi import add_operations
-        from dovetail.transports.sending import sender
+        from dovetail.transports.sending import base_of, sender
 
         title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
         app = cls(name or title or "service", **options)
         send = sender(client, max_reply)
         add_operations(
-            app, document, send, url=url, headers=headers or {}, include=include, names=names, max_reply=max_reply
+            app,
+            document,
+            send,
+            url=url,
+            home=base_of(client),
+            headers=headers or {},
+            include=include,
+            names=names,
+            output_schemas=output_schemas,
+            max_reply=max_reply,
         )
         return app
 
