@@ -9,8 +9,9 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, Server, tool
+from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, ResourceContents, Server, tool
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
+from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -283,3 +284,24 @@ async def test_middleware_hands_things_to_the_function() -> None:
         assert await client.call("whose") == await client.call("in_whose") == "{'who': 'nobody'}"
     async with AnyClient(inner) as client:
         assert await client.call("whose") == "{}"
+
+
+async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+
+    @app.prompt
+    def stern() -> Any:
+        return {"role": "system", "content": "x"}
+
+    @app.resource("x:1")
+    def odd() -> Any:
+        return ReadResourceResult(contents=[ResourceContents(uri="x:1", text=3)])  # pyright: ignore[reportArgumentType]
+
+    async with AnyClient(app) as client:
+        with pytest.raises(PeerError, match="prompts/get failed"):
+            await client.get_prompt("stern")
+        with pytest.raises(PeerError, match="resources/read failed"):
+            await client.read("x:1")
+    assert "stern" in caplog.text
+    assert "not by 'system'" in caplog.text
+    assert "a ResourceContents is malformed" in caplog.text
