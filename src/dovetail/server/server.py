@@ -6,6 +6,7 @@ No author's function can end the server or disturb another call: whatever it rai
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -42,7 +43,7 @@ from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime, expect
+from dovetail.server.options import Lifetime, check_icons, expect
 from dovetail.server.paging import Kept, Pages
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
@@ -112,12 +113,21 @@ class Server(Offers):
         trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
-        for option, value in (("name", name), ("version", version), ("title", title), ("instructions", instructions)):
+        texts = {"name": name, "version": version, "title": title, "description": description}
+        for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
             expect(f"{option}=", value, str, "a text")
+        for option, value in {"debug": debug, "lint": lint}.items():
+            expect(f"{option}=", value, bool, "True or False")
+        for option, value in {"experimental": experimental, "extensions": extensions}.items():
+            expect(f"{option}=", value, Mapping, "a dict")
+        check_icons(icons)
         expect("limits=", limits, Limits, "Limits(...)")
         expect("page_size=", page_size, int, "a number")
+        expect("trace=", trace, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
+        if isinstance(secrets, str | bytes):
+            raise TypeError("secrets are several, the newest first: write secrets=[...]")
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
         super().__init__(
@@ -818,6 +828,9 @@ def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
     if isinstance(cache, Lifetime):
         return {"": cache}
+    expect("cache=", cache, Mapping, "a Lifetime(...), in milliseconds, or a dict of them by method")
+    for one in (cache or {}).values():
+        expect("cache=", one, Lifetime, "a Lifetime(...), in milliseconds, or a dict of them by method")
     known = [name for name, row in METHODS.items() if row.cacheable]
     if unknown := [name for name in cache or () if name and name not in known]:
         raise ValueError(
