@@ -187,6 +187,7 @@ class Host(Roster):
             settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
         except Postponed as put_off:
             return await self.postponing.put_off(put_off.ticket, question, declared)
+        await self.check_same(member, declared)
         told = settled.edited if settled.edited is not None else dict(question.arguments or {})
         return await self.perform(
             member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry

@@ -40,6 +40,7 @@ _STALE: Final[Mapping[str, tuple[Kind, ...]]] = {
     "prompts": ("prompt",),
     "resources": ("resource", "resource template"),
 }
+_LOOKS: Final = 2
 _SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
 
 
@@ -324,15 +325,27 @@ class Member:
             return {}
         if kind in self.known and (self.asleep or self._is_fresh(kind)):
             return self.known[kind]
-        listing = self._listing.get(kind)
-        if listing is None or listing.done():
-            listing = self._listing[kind] = self.spawn(self._list(kind))
         try:
-            return await self._shared(listing)
+            return await self._looked(kind)
         except MCPError:
             if kind in self.known:
                 return self.known[kind]
             raise
+
+    async def current(self, kind: Kind) -> Mapping[str, Any]:
+        """What it offers now, and not what it offered before it changed, slept or was started anew."""
+        for _ in range(_LOOKS):  # what changes while it is told is told again
+            if self._is_fresh(kind):
+                break
+            await self._looked(kind)
+        return self.known[kind]
+
+    async def _looked(self, kind: Kind) -> dict[str, Any]:
+        """Its list; all who want it share one."""
+        listing = self._listing.get(kind)
+        if listing is None or listing.done():
+            listing = self._listing[kind] = self.spawn(self._list(kind))
+        return await self._shared(listing)
 
     def _is_fresh(self, kind: Kind) -> bool:
         since = self._fresh.get(kind)
