@@ -294,13 +294,11 @@ class Forwarding:
         """Whose request something belongs to: told by the stream it came on, or because there is only one caller."""
         if (current := self._going_on()) is not None:
             return current
-        calls = self._calls
-        if self._requesting.own:
+        work = [*self._parking.exchanges, *self._calls]
+        if self._requesting.own or not work:
             return None
-        first = calls[-1] if calls else self._parking.only()
-        if first is None:
-            return None
-        return first if all(one is first or _same_caller(one, first) for one in calls) else None
+        last = work[-1]
+        return last if all(one is last or _same_caller(one, last) for one in work) else None
 
     def _going_on(self) -> Exchange | None:
         """The exchange this runs for, if it is not over."""
@@ -347,7 +345,11 @@ def _names_no_resource(exc: MCPError) -> bool:
 
 
 def _same_caller(one: Exchange, other: Exchange) -> bool:
-    return one.caller is other.caller or (one.origin is not None and one.origin == other.origin)
+    """Whether two requests are surely of one: an address may be that of many."""
+    mine, others = one.caller, other.caller
+    if mine.principal is not None or others.principal is not None:
+        return mine.principal == others.principal
+    return mine is others or (mine.session != "" and mine.session == others.session)
 
 
 def _able(declared: ClientCapabilities, method: str) -> bool:
