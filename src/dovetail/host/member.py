@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from dovetail.client.forwarding import Forwarding, Screen
 from dovetail.client.listening import Change
 from dovetail.connect import Client
 from dovetail.errors import (
@@ -25,8 +26,9 @@ from dovetail.errors import (
 )
 from dovetail.host.quotas import Quota
 from dovetail.host.secrets import Unresolved
-from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
+from dovetail.protocol.mounting import KINDS, Hear, Kind
 from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
+from dovetail.wire.revisions import stateless
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -86,6 +88,7 @@ class Member:
         source: str = "",
         enabled: bool = True,
         permit: Callable[[], Awaitable[None]] | None = None,
+        screen: Screen | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -94,12 +97,14 @@ class Member:
         self.state: State = "idle" if enabled else "disabled"
         self.reason: MCPError | None = None
         self.known: dict[Kind, dict[str, Any]] = {}  # what it offered last
-        self.shared = False  # whether callers of a gateway use it too
+        self.shared = False  # whether callers of a gateway may use it too
+        self.screen = screen  # looks at what it asks them
         self._make = make
         self._tell = tell
         self._permit = permit  # whatever must agree before it is started
         self._client: Client | None = None
-        self._forwarding: Mountable | None = None
+        self._forwarding: Forwarding | None = None
+        self._announced = False  # whether the server that runs was told of them
         self._starting: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -116,7 +121,14 @@ class Member:
     def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
         made = Member(
-            self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit
+            self.name,
+            make,
+            settings,
+            self._tell,
+            identity=self.identity,
+            source=self.source,
+            permit=self._permit,
+            screen=self.screen,
         )
         made._hearers = self._hearers
         return made
@@ -182,14 +194,15 @@ class Member:
     async def _start(self) -> Client:
         self._set("starting")
         client: Client | None = None
-        forwarding: Mountable | None = None
+        forwarding: Forwarding | None = None
         try:
             if self._permit is not None:
                 await self._permit()
             made = self._make()
             client = await made if isinstance(made, Awaitable) else made
             client.on_connection = self._connection
-            forwarding = client.mountable(shared=True) if self.shared else None
+            announced = self.shared
+            forwarding = client.mountable(shared=True, announced=announced, screen=self.screen)
             async with asyncio.timeout(self.settings.start_time):
                 await client.connect()
         except asyncio.CancelledError:
@@ -199,6 +212,7 @@ class Member:
             await self._closed(client, forwarding)
             raise self._failed(self._told(exc)) from exc.__cause__
         self._client, self._forwarding = client, forwarding
+        self._announced = announced or stateless(client.revision or "")  # a stateless one is told with each request
         self._fresh.clear()
         self._set("ready")
         self._hears = _tells(client)
@@ -385,14 +399,19 @@ class Member:
 
     # For a gateway
 
-    async def forwarding(self) -> Mountable:
-        """The server as something to forward requests to."""
-        if not self.shared:
-            self.shared = True
-            await self.stop()  # one that was told of this host alone is told of others when it is started again
+    async def forwarding(self) -> Forwarding:
+        """The server as something to forward requests to, by one who uses it."""
         await self.ready()
+        if not self._announced and self._undisturbed:
+            await self.stop()  # what it was told when it was started, of this host alone, it is told anew
+            await self.ready()
         assert self._forwarding is not None
         return self._forwarding
+
+    @property
+    def _undisturbed(self) -> bool:
+        """Whether it can be started anew at nobody's cost but that of one who uses it."""
+        return self._uses <= 1 and all(one.done() for one in self._listing.values())
 
     async def answer(self, questions: Mapping[str, Any]) -> dict[str, Any]:
         """Answers to what the server asks within a result, as its client gives them."""
@@ -454,12 +473,12 @@ class Member:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, client: Client | None, forwarding: Mountable | None) -> None:
+    async def _closed(self, client: Client | None, forwarding: Forwarding | None) -> None:
         if client is not None:
             client.on_connection = None
             await asyncio.shield(self._close(client, forwarding))
 
-    async def _close(self, client: Client, forwarding: Mountable | None) -> None:
+    async def _close(self, client: Client, forwarding: Forwarding | None) -> None:
         try:
             async with asyncio.timeout(client.timeouts.close + _SETTLED):
                 await (client.close() if forwarding is None else forwarding.stop())

@@ -121,7 +121,15 @@ class Roster:
             await self.desk.settle(question, details={"command": shown, "from": source}, given=not foreign)
 
         member = Member(
-            name, make, settings, self.tell, identity=identity, source=source, enabled=enabled, permit=permit
+            name,
+            make,
+            settings,
+            self.tell,
+            identity=identity,
+            source=source,
+            enabled=enabled,
+            permit=permit,
+            screen=answers.screened,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
@@ -170,6 +178,11 @@ class Roster:
         """The server as one caller of a gateway uses it; PolicyError if it does not know who that is."""
         callers = self._callers.get(member.name)
         return member if callers is None else callers.of(principal)
+
+    def members_of(self, member: Member) -> tuple[Member, ...]:
+        """A server, and the same server as single callers use it."""
+        callers = self._callers.get(member.name)
+        return (member,) if callers is None else (member, *callers.members)
 
     async def _take(self, server: str, what: str) -> None:
         rate = self.policy.quota(server, what).rate

@@ -129,7 +129,8 @@ class Mounts:
         self._own = own
         self._mounts: list[Mount] = []
         self._removed: list[Mount] = []  # and not stopped yet
-        self._kept: dict[str, Callable[[], None] | None] = {}  # what sessions want to hear of, from far away
+        # What sessions want to hear of, from far away: a URI, and for whom.
+        self._kept: dict[tuple[str, Principal | None], Callable[[], None] | None] = {}
         self._keeping: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
@@ -185,8 +186,9 @@ class Mounts:
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
             own = None if uri is None else names.outward("resource", uri)
-            if own in self._kept and not self._server.changes.wanted(method, own):
-                self._drop(own)
+            if own is not None and not self._server.changes.wanted(method, own):
+                for key in [one for one in self._kept if one[0] == own]:
+                    self._drop(key)
             self._server.heard(method, own)
 
         return hear
@@ -209,8 +211,8 @@ class Mounts:
 
     async def stop(self) -> None:
         """Stop what is mounted."""
-        for uri in tuple(self._kept):
-            self._drop(uri)
+        for key in tuple(self._kept):
+            self._drop(key)
         removed, self._removed = self._removed, []
         for mount in (*self._mounts, *removed):
             await mount.target.stop()
@@ -424,7 +426,7 @@ class Mounts:
                 isinstance(target, Local) and inner in (_declared(target, "resource") or ())
             ):
                 continue
-            if not isinstance(target, Local) or target.server.audible(inner, principal):
+            if target.audible(inner, principal):
                 return True
         return not able and self._server.rules is None and not self._hides(uri)
 
@@ -522,34 +524,34 @@ class Mounts:
 
     # Listening
 
-    def wanted(self, uri: str) -> None:
+    def wanted(self, uri: str, principal: Principal | None) -> None:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
-        if uri in self._kept or len(self._kept) >= _MOST_KEPT:
+        if (uri, principal) in self._kept or len(self._kept) >= _MOST_KEPT:
             return
         for mount, inner in self._able("resource", uri):
             if isinstance(mount.target, Local) and mount.target.server.mounts is not None:
-                mount.target.server.mounts.wanted(inner)
+                mount.target.server.mounts.wanted(inner, principal)
             if mount.target.distant:
-                self._kept[uri] = None
-                task = asyncio.get_running_loop().create_task(self._keep(mount, uri, inner))
+                self._kept[uri, principal] = None
+                task = asyncio.get_running_loop().create_task(self._keep(mount, inner, (uri, principal)))
                 self._keeping.add(task)
                 task.add_done_callback(self._keeping.discard)
                 return
 
-    async def _keep(self, mount: Mount, uri: str, inner: str) -> None:
+    async def _keep(self, mount: Mount, inner: str, key: tuple[str, Principal | None]) -> None:
         try:
-            stop = await mount.target.subscribed([inner])
+            stop = await mount.target.subscribed([inner], key[1])
         except MCPError as exc:
-            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(uri), exc)
-            self._kept.pop(uri, None)
+            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(key[0]), exc)
+            self._kept.pop(key, None)
             return
-        if uri in self._kept:
-            self._kept[uri] = stop
+        if key in self._kept:
+            self._kept[key] = stop
         else:
             stop()
 
-    def _drop(self, uri: str) -> None:
-        stop = self._kept.pop(uri)
+    def _drop(self, key: tuple[str, Principal | None]) -> None:
+        stop = self._kept.pop(key)
         if stop is not None:
             stop()
 
@@ -559,19 +561,21 @@ class Mounts:
         try:
             asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
             if asked:
-                stops += await asyncio.gather(*(self._subscribed(mount, asked) for mount in self._mounts))
+                stops += await asyncio.gather(
+                    *(self._subscribed(mount, asked, exchange.caller.principal) for mount in self._mounts)
+                )
             return await self._own["subscriptions/listen"](exchange)
         finally:
             for stop in stops:
                 stop()
 
-    async def _subscribed(self, mount: Mount, uris: list[str]) -> Callable[[], None]:
+    async def _subscribed(self, mount: Mount, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Have a distant server tell of its part of them; one that does not answer keeps nobody from the others."""
         inner = [name for uri in uris if (name := mount.names.inward("resource", uri)) is not None]
         if inner and mount.target.distant:
             try:
                 async with asyncio.timeout(LIST_TIME):
-                    return await mount.target.subscribed(inner)
+                    return await mount.target.subscribed(inner, principal)
             except (MCPError, TimeoutError) as exc:
                 log.warning("%s does not tell of changes: %s", mount.target.name, _why(exc))
         return lambda: None
@@ -670,6 +674,10 @@ class Local:
         """Hear of its changes."""
         return self.server.changes.follow(hear)
 
-    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource."""
+        return self.server.audible(uri, principal)
+
+    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Everything is heard of anyway."""
         return lambda: None

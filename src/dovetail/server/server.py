@@ -573,7 +573,7 @@ class Server(Offers):
         """Whether this caller may hear of a resource, which a session then does."""
         audible = self.audible(uri, principal)
         if audible and self.mounts is not None:
-            self.mounts.wanted(uri)
+            self.mounts.wanted(uri, principal)
         return audible
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
