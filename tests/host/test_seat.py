@@ -7,13 +7,29 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, MCPError, PeerError, Policy, PolicyError, Server, ToolError, arg, rule, testing
+from dovetail import (
+    Bearer,
+    Client,
+    MCPError,
+    PeerError,
+    Policy,
+    PolicyError,
+    Principal,
+    Server,
+    StaticTokens,
+    ToolError,
+    arg,
+    rule,
+    testing,
+)
 from dovetail.host.consent import Edit
 from dovetail.host.host import Host
+from dovetail.host.names import exposed
 from host.far import Far
 from host.waiting import PATIENCE, until
 
 OLD, NEW = "2025-11-25", "2026-07-28"
+TOKENS = StaticTokens({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
 ERAS = [(above, below) for above in (OLD, NEW) for below in (OLD, NEW)]
 
 
@@ -163,6 +179,97 @@ async def test_resources_that_may_not_be_read_are_not_heard_of(eras: tuple[str, 
         listening.cancel()
         await asyncio.wait([listening])
     assert set(heard) == {"far+note:2"}
+
+
+@pytest.mark.parametrize("how", ["restart", "again"])
+async def test_a_subscription_outlives_its_server(eras: tuple[str, str], how: str) -> None:
+    """Also one that is taken off and put back, as a changed configuration does; what may have been missed is said."""
+    wanted: dict[str, Any] = {"tools": False, "prompts": False, "resources": False, "uris": ["far+note:1"]}
+    async with gateway(eras, allowing()) as (client, far, host), client.listen(**wanted) as changes:
+        feed = aiter(changes)
+        await heard(feed, far)
+        if how == "restart":
+            await host.restart("far")
+        else:
+            await host.remove("far")
+            far = Far("far")
+            host.add("far", far, revision=eras[1])
+        assert (await anext(feed)).uri == "far+note:1"
+        await heard(feed, far)
+
+
+async def heard(feed: Any, far: Far) -> None:
+    news = asyncio.ensure_future(anext(feed))
+
+    def told() -> bool:
+        far.updated("note:1")
+        return news.done()
+
+    await until(told)
+    assert news.result().uri == "far+note:1"
+
+
+# Servers with credentials of each caller's own
+
+
+@asynccontextmanager
+async def private(mode: Any = "merged") -> AsyncGenerator[tuple[str, Host]]:
+    """A server that only Ada has credentials for, behind a gateway."""
+    far = Far()
+    async with testing.serve(far, transport="http") as behind, Host(policy=allowing()) as host:
+        host.add("far", behind, credentials=lambda who: {"headers": {}} if who == "ada" else None)
+        app = host.as_server(
+            mode, auth=StaticTokens({f"token-of-{who}-0000": Principal(who) for who in ("ada", "bob")})
+        )
+        async with testing.serve(app, transport="http") as url:
+            yield url, host
+        await app.stop()
+
+
+def caller(url: str, who: str, **options: Any) -> Client:
+    return Client(url, auth=Bearer(f"token-of-{who}-0000"), **options)
+
+
+async def test_searching_finds_what_is_there_for_this_caller() -> None:
+    async with private("search") as (url, host):
+        for who, found in (("ada", True), ("bob", False), ("ada", True)):
+            async with caller(url, who) as client:
+                said = await client.call_tool("search_tools", {"query": "add numbers"})
+                assert ("far__add" in str(said.content)) is found
+                assert (await client.call_tool("describe_tool", {"name": "far__add"})).is_error is not found
+        async with caller(url, "ada") as client:
+            assert "3" in str(
+                (await client.call_tool("call_tool", {"name": "far__add", "arguments": {"a": 2}})).content
+            )
+        assert host.servers[0].state == "idle"  # nobody's
+
+
+async def test_a_name_that_was_cut_is_told_back_for_its_caller() -> None:
+    long = "a.name/that is_much__too long for any model to take, and then some"
+    async with private() as (url, _), caller(url, "ada") as client:
+        assert "long" in str((await client.call_tool(exposed("far", long))).content)
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+async def test_who_has_no_credentials_hears_of_nothing(era: Any) -> None:
+    wanted: dict[str, Any] = {"tools": False, "prompts": False, "resources": False, "uris": ["far+note:1"]}
+    far = Far()
+    async with Host(policy=allowing()) as host, asyncio.timeout(PATIENCE):
+        host.add("far", far, credentials=lambda who: {} if who == "ada" else None)
+        app = host.as_server(auth=TOKENS)
+        async with testing.serve(app, transport="http") as url:
+            async with caller(url, "bob", era=era) as client:
+                if era == "handshake":
+                    with pytest.raises(MCPError):
+                        await client.subscribe("far+note:1")
+                else:
+                    async with client.listen(**wanted) as changes:
+                        assert changes.honoured is not None
+                        assert not changes.honoured.resource_subscriptions
+            async with caller(url, "ada", era=era) as client, client.listen(**wanted) as changes:
+                await heard(aiter(changes), far)
+            assert host.servers[0].state == "idle"
+        await app.stop()
 
 
 # Definitions and consent

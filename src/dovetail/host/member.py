@@ -57,6 +57,14 @@ class Terms(Struct, frozen=True, kw_only=True):
     quota: Quota = Quota()  # for each of its tools, beside what the policy says
 
 
+class Wish:
+    """Resources that somebody wants to hear of."""
+
+    def __init__(self, uris: tuple[str, ...]) -> None:
+        self.uris = uris
+        self.task: asyncio.Task[Any]
+
+
 class Member:
     """One server, from its first use to its last."""
 
@@ -96,6 +104,7 @@ class Member:
         self._closing: set[asyncio.Task[None]] = set()
         self._learned = Learned(name, tell)
         self._listing: dict[Kind, asyncio.Task[dict[str, Any]]] = {}
+        self._wishes: list[Wish] = []
         self._uses = 0
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -209,6 +218,8 @@ class Member:
         self._hears = tells(client)
         if self._hears:
             self.spawn(self._hear(client))
+        for wish in self._wishes:
+            self.spawn(self._attend_again(wish))
         self._rest()
         return client
 
@@ -288,18 +299,32 @@ class Member:
         return self._learned.follow(hear)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
-        """Hear of these resources too; the server stays awake for it."""
-        client = await self.ready()
-        listening = client.listen(tools=False, prompts=False, resources=False, uris=uris)
-        await listening.__aenter__()
-        self._uses += 1
-        task = self.spawn(self._subscribed(listening))
+        """Hear of these resources too, after a new start as well; the server stays awake for it."""
+        wish = Wish(tuple(uris))
+        await self._attend(wish)
+        self._wishes.append(wish)
 
         def stop() -> None:
-            task.cancel()
+            if wish in self._wishes:
+                self._wishes.remove(wish)
+                wish.task.cancel()
 
-        task.add_done_callback(lambda _: self._released())
         return stop
+
+    async def _attend(self, wish: Wish) -> None:
+        listening = (await self.ready()).listen(tools=False, prompts=False, resources=False, uris=wish.uris)
+        await listening.__aenter__()
+        self._uses += 1
+        wish.task = self.spawn(self._subscribed(listening))
+        wish.task.add_done_callback(lambda _: self._released())
+
+    async def _attend_again(self, wish: Wish) -> None:
+        """What is wanted of a server that was started anew; nobody knows what was missed meanwhile."""
+        await self._attend(wish)
+        if wish not in self._wishes:
+            wish.task.cancel()
+        for uri in wish.uris:
+            self._changed(Change("resource", uri, missed=True))
 
     async def _subscribed(self, listening: Any) -> None:
         with contextlib.suppress(MCPError):

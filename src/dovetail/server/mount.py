@@ -6,7 +6,7 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import (
@@ -22,6 +22,7 @@ from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.topics import UPDATED
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
@@ -58,6 +59,29 @@ class Listed:
         self.declaration = declaration
 
 
+class Ear:
+    """What somebody wants to hear of, from far away."""
+
+    def __init__(self, uris: list[str], principal: Principal | None) -> None:
+        self.uris = uris
+        self.principal = principal
+        self._stops: list[Callable[[], None]] = []
+        self._over = False
+
+    def add(self, stop: Callable[[], None]) -> None:
+        """One more server tells of it, until it is stopped."""
+        self._stops.append(stop)
+        if self._over:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self._over = True
+        stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+
 class Mounts:
     """Everything mounted on one server, and the work of that server with it."""
 
@@ -67,8 +91,8 @@ class Mounts:
         self._mounts: list[Mount] = []
         self.owners = Owners(server, self._mounts)
         self._removed: list[Mount] = []  # and not stopped yet
-        # What sessions want to hear of, from far away: a URI, and for whom.
-        self._kept: dict[tuple[str, Principal | None], Callable[[], None] | None] = {}
+        self._ears: set[Ear] = set()
+        self._kept: dict[tuple[str, Principal | None], Ear] = {}  # those of sessions
         self._keeping: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
@@ -97,6 +121,8 @@ class Mounts:
                 self._server.changed("tools", "resources", "prompts")
 
         self._server.changed("tools", "resources", "prompts")
+        for ear in self._ears:
+            self._begin(self._again(mount, ear))
         return unmount
 
     def _retire(self, mount: Mount) -> None:
@@ -318,59 +344,65 @@ class Mounts:
 
     def wanted(self, uri: str, principal: Principal | None) -> None:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
-        if (uri, principal) in self._kept or len(self._kept) >= _MOST_KEPT:
+        key = uri, principal
+        if key in self._kept or len(self._kept) >= _MOST_KEPT:
             return
         for mount, inner in self.owners.able("resource", uri):
             if isinstance(mount.target, Local) and mount.target.server.mounts is not None:
                 mount.target.server.mounts.wanted(inner, principal)
             if mount.target.distant:
-                self._kept[uri, principal] = None
-                task = asyncio.get_running_loop().create_task(self._keep(mount, inner, (uri, principal)))
-                self._keeping.add(task)
-                task.add_done_callback(self._keeping.discard)
+                ear = self._kept[key] = Ear([uri], principal)
+                self._ears.add(ear)
+                self._begin(self._keep(mount, key, ear))
                 return
 
-    async def _keep(self, mount: Mount, inner: str, key: tuple[str, Principal | None]) -> None:
-        try:
-            stop = await mount.target.subscribed([inner], key[1])
-        except MCPError as exc:
-            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(key[0]), exc)
-            self._kept.pop(key, None)
-            return
-        if key in self._kept:
-            self._kept[key] = stop
-        else:
-            stop()
+    async def _keep(self, mount: Mount, key: tuple[str, Principal | None], ear: Ear) -> None:
+        if not await self._subscribed(mount, ear) and self._kept.get(key) is ear:
+            self._drop(key)
 
     def _drop(self, key: tuple[str, Principal | None]) -> None:
-        stop = self._kept.pop(key)
-        if stop is not None:
-            stop()
+        self._end(self._kept.pop(key))
+
+    def _end(self, ear: Ear) -> None:
+        self._ears.discard(ear)
+        ear.end()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     async def _listen(self, exchange: Exchange) -> Result | bytes:
         """The server's own subscription; distant servers must be told which resources are wanted."""
-        stops: list[Callable[[], None]] = []
+        asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
+        ear = Ear(asked, exchange.caller.principal)
         try:
-            asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
             if asked:
-                stops += await asyncio.gather(
-                    *(self._subscribed(mount, asked, exchange.caller.principal) for mount in self._mounts)
-                )
+                self._ears.add(ear)
+                await asyncio.gather(*(self._subscribed(mount, ear) for mount in self._mounts))
             return await self._own["subscriptions/listen"](exchange)
         finally:
-            for stop in stops:
-                stop()
+            self._end(ear)
 
-    async def _subscribed(self, mount: Mount, uris: list[str], principal: Principal | None) -> Callable[[], None]:
-        """Have a distant server tell of its part of them; one that does not answer keeps nobody from the others."""
-        inner = [name for uri in uris if (name := mount.names.inward("resource", uri)) is not None]
-        if inner and mount.target.distant:
-            try:
-                async with asyncio.timeout(LIST_TIME):
-                    return await mount.target.subscribed(inner, principal)
-            except (MCPError, TimeoutError) as exc:
-                log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
-        return lambda: None
+    async def _again(self, mount: Mount, ear: Ear) -> None:
+        """What has just been mounted may have been there before: nobody knows what was missed meanwhile."""
+        if await self._subscribed(mount, ear):
+            for uri in ear.uris:
+                if mount.names.inward("resource", uri) is not None:
+                    self._server.heard(UPDATED, uri)
+
+    async def _subscribed(self, mount: Mount, ear: Ear) -> bool:
+        """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""
+        inner = [name for uri in ear.uris if (name := mount.names.inward("resource", uri)) is not None]
+        if not inner or not mount.target.distant:
+            return False
+        try:
+            async with asyncio.timeout(LIST_TIME):
+                ear.add(await mount.target.subscribed(inner, ear.principal))
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
+            return False
+        return True
 
 
 def _fits(target: Mountable, names: Names) -> bool:
