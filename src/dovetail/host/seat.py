@@ -19,6 +19,7 @@ from dovetail.errors import (
     ProtocolError,
     ResourceNotFound,
     ToolNotFound,
+    clip,
 )
 from dovetail.host.asking import Needed, Round, Tickets, question_in
 from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
@@ -150,7 +151,13 @@ class Seat:
             raise _not_found(exchange) from None
         except MCPError as exc:
             log.warning("a request for %s failed: %s", self.name, exc)
-            raise InternalError(f"{self.name} cannot be used now: it is {member.state}") from None
+            raise InternalError(f"{self.name} cannot be used now: {self._why(member)}") from None
+
+    def _why(self, member: Member) -> str:
+        """Its state, and the reason for it on one line, without what is secret or only for this machine's user."""
+        said = str(member.reason.args[0]).partition("\n")[0] if member.reason is not None and member.reason.args else ""
+        state = member.state.replace("_", " ")
+        return f"{state}: {clip(self._host.secrets.mask(said))}" if said else state
 
     async def _served(self, exchange: Exchange, member: Member) -> Result | bytes:
         host, wanted = self._host, _wanted(exchange)

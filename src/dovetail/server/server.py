@@ -742,7 +742,7 @@ class Server(Offers):
             self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
-        return contained(exchange, exc, what, debug=self.debug)
+        return contained(exchange, exc, what, server=self.name, debug=self.debug)
 
 
 def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
