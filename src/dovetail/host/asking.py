@@ -105,7 +105,7 @@ class Round:
     def who(self) -> str:
         """What the caller is known by, and will be in its next request; empty if by nothing."""
         caller = self._exchange.caller
-        return caller.principal or caller.session
+        return str(caller.principal or caller.session)
 
     @property
     def able(self) -> bool:

@@ -44,10 +44,11 @@ class Host(Roster):
     """Servers, and what may happen with them.
 
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
-    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
-    without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
-    may work in. patience: seconds a list waits for servers that are not ready. secrets: looks up what configurations
-    refer to, and masks it in all that is told. Other options are settings for all servers.
+    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for, which
+    are kept in pins.json beside the grants unless it is said where; without a file that is forgotten with the host.
+    journal: a file of what was done and why. roots: folders the servers may work in. patience: seconds a list waits for
+    servers that are not ready. secrets: looks up what configurations refer to, and masks it in all that is told. Other
+    options are settings for all servers.
     """
 
     def __init__(
@@ -234,16 +235,17 @@ class Host(Roster):
     async def read(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "resource.read", uri, None))
-        async with member.using() as client:
-            return await client.read_resource(uri)
+        question = self.question(member, "resource.read", uri, None)
+        await self.desk.settle(question)
+        return await performed(self, member, question, lambda client, most: client.read_resource(uri, timeout=most))
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "prompt.get", name, dict(arguments or {})))
-        async with member.using() as client:
-            return await client.get_prompt(name, arguments)
+        question = self.question(member, "prompt.get", name, dict(arguments or {}))
+        settled = await self.desk.settle(question)
+        told: Mapping[str, str] | None = arguments if settled.edited is None else settled.edited
+        return await performed(self, member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""
@@ -251,9 +253,9 @@ class Host(Roster):
         of = reference.get("prompt") or reference.get("template") or ""
         if (why := barred(self, member, "prompt.get" if "prompt" in reference else "resource.read", of)) is not None:
             raise why
-        await self.desk.settle(self.question(member, "complete", of, None))
-        async with member.using() as client:
-            return await client.complete(argument, value, **reference)
+        question = self.question(member, "complete", of, None)
+        await self.desk.settle(question)
+        return await performed(self, member, question, lambda client, _: client.complete(argument, value, **reference))
 
     # Questions that wait
 

@@ -27,7 +27,7 @@ Ask: TypeAlias = Callable[[ConsentRequest], Awaitable[Answer]]
 async def performed(host: Roster, member: Member, question: Question, work: Work) -> Any:
     """Have it done, within the limits of its kind."""
     quota = host.quota(member, question.tool)
-    async with host.meter.within(member.name, question.tool, quota), member.using() as client:
+    async with host.meter.within(member.name, question.tool, quota, question.kind), member.using() as client:
         with noted(question, host.tell) as note:
             result = await work(client, quota.timeout)
             note(result)

@@ -22,7 +22,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.host.asking import Needed, Round, Tickets, question_in
-from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
+from dovetail.host.consent import Answer, ConsentRequest, Deny, attended
 from dovetail.host.member import Member
 from dovetail.host.performing import barred, passed, performed
 from dovetail.host.pins import fingerprint
@@ -187,12 +187,13 @@ class Seat:
     async def _agreed(self, question: Question, definition: Any, round_: Round) -> dict[str, Any]:
         """What the user wants to be otherwise in the request."""
         settled = await self._host.desk.settle(
-            replace(question, identity=f"{question.identity}@{round_.who or _NOBODY}"),
+            replace(question, caller=round_.who or _NOBODY),
             definition,
             {"description": definition.description or ""} if definition is not None else {},
             ask=lambda request: self._ask(request, round_),
         )
-        return {} if settled.edited is None else {"arguments": settled.edited}
+        edited = settled.edited if question.arguments is not None else None
+        return {} if edited is None else {"arguments": edited}
 
     async def _ask(self, request: ConsentRequest, round_: Round) -> Answer:
         if round_.able:
@@ -207,7 +208,7 @@ class Seat:
 
     async def _ask_host(self, request: ConsentRequest, why: str) -> Answer:
         broker = self._host.desk.broker
-        if isinstance(broker, DenyAll):
+        if not attended(broker):
             return Deny(f"this needs the user's consent, and the client cannot ask for it: {why}")
         return await broker.ask(request)
 
