@@ -410,6 +410,30 @@ async def test_a_gateway_made_while_a_server_starts() -> None:
         await app.stop()
 
 
+@pytest.mark.parametrize("above", [OLD, NEW])
+async def test_what_a_slow_server_has_is_told_of_once_it_is_there(above: str) -> None:
+    go = asyncio.Event()
+
+    @asynccontextmanager
+    async def slowly() -> AsyncGenerator[None]:
+        await go.wait()
+        yield
+
+    far = Server("far", lifespan=slowly)
+    far.add_tool(lambda: "hi", name="hi")
+    async with Host(policy=allowing(), patience=0.05) as host, asyncio.timeout(PATIENCE):
+        host.add("far", far)
+        app = host.as_server()
+        async with Client(app, revision=above) as client, client.listen() as changes:
+            assert await client.list_tools() == []
+            go.set()
+            feed = aiter(changes)
+            while (await anext(feed)).kind != "tools":
+                pass
+            assert [one.name for one in await client.list_tools()] == ["far__hi"]
+        await app.stop()
+
+
 @pytest.mark.parametrize("revision", [OLD, NEW])
 async def test_the_hosts_own_calls_outlive_the_first_of_a_gateway(revision: str) -> None:
     far, go = Server("far"), asyncio.Event()
