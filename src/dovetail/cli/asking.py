@@ -34,7 +34,7 @@ class Questions:
         if answer and all(name in answer for name in required):
             return answer
         if not _somebody():
-            raise self._unanswered(question, [name for name in properties if name not in answer])
+            raise self._unanswered(question, {name: one for name, one in properties.items() if name not in answer})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         for name, rule in properties.items():
@@ -58,16 +58,16 @@ class Questions:
     def visit(self, question: ElicitParams) -> bool:
         """Whether the user has been at a page."""
         if not _somebody():
-            raise self._unanswered(question, [])
+            raise self._unanswered(question, {})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         _say(f"  {text.whole(question.url or '')}")
         return _confirm("Did you finish there?", default=False)
 
-    def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:
-        said = text.line(question.message) if question.mode == "form" else f"{question.message} {question.url}"
+    def _unanswered(self, question: ElicitParams, fields: Mapping[str, Any]) -> AnswerError:
+        said = text.safe(question.message if question.mode == "form" else f"{question.message} {question.url}")
         self.open.append(said)
-        names = " ".join(f"--answer {text.line(name)}=..." for name in fields)
+        names = " ".join(f"--answer {text.line(name)}={_values(rule)}" for name, rule in fields.items())
         return AnswerError(f"the server asks: {said}").at(hint=names or "run it at a terminal")
 
 
@@ -134,6 +134,10 @@ def _choices(rule: Mapping[str, Any]) -> list[str]:
     several = [as_object(one) for one in (inner.get("oneOf") or inner.get("anyOf") or ())]
     titled = [one["const"] for one in several if "const" in one]
     return [_spelled(one) for one in (inner.get("enum") or titled)]
+
+
+def _values(rule: Mapping[str, Any]) -> str:
+    return "|".join(text.line(one) for one in _choices(rule)) or "..."
 
 
 def _spelled(value: Any) -> str:
