@@ -324,3 +324,8 @@ class Relation:
         """How many times the server wrote something that is no message."""
         current = self._keeper.current
         return 0 if current is None else current.junk_seen
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is missing from the lists read so far, since it was malformed, and why."""
+        return self._requesting.unlisted.told()
