@@ -403,7 +403,7 @@ async def test_a_fastapi_application_of_this_process() -> None:
         assert [tool.name for tool in await client.list_tools()] == ["book", "add_book"]
         assert await client.call("book", title="a b", pages=3) == {"title": "a b", "pages": 3}
         assert await client.call("add_book", title="Emma") == "added Emma"
-        with pytest.raises(ToolError, match="add_book failed; the server's log has the details") as failed:
+        with pytest.raises(ToolError, match=r"add_book failed; the log of .* has the details") as failed:
             await client.call("add_book", title="bad")
         assert "secret" not in str(failed.value)
     await app.stop()

@@ -35,6 +35,7 @@ class Caller(Struct):
     level: int | None = None  # the least severity wanted; None: no log messages at all
     principal: Principal | None = None
     client: Implementation | None = None
+    session: str = ""  # a mark of the handshake or connection that is this caller's alone; empty where there is none
 
 
 class Exchange(Struct, eq=False):

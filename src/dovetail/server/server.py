@@ -600,7 +600,7 @@ class Server(Offers):
         """Whether this caller may hear of a resource, which a session then does."""
         audible = self.audible(uri, principal)
         if audible and self.mounts is not None:
-            self.mounts.wanted(uri)
+            self.mounts.wanted(uri, principal)
         return audible
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
@@ -770,7 +770,7 @@ class Server(Offers):
             self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
-        return contained(exchange, exc, what, debug=self.debug)
+        return contained(exchange, exc, what, server=self.name, debug=self.debug)
 
 
 def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
