@@ -209,9 +209,12 @@ class Server(Offers):
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
 
-        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
+        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here. An
+        object with a method `heard(method, uri)` is told of every change the server tells of.
         """
         self._middleware.append(checked(function))
+        if callable(hear := getattr(function, "heard", None)):
+            self.changes.follow(hear)
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
