@@ -9,7 +9,18 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, ResourceContents, Server, tool
+from dovetail import (
+    Context,
+    InputRequired,
+    Lifetime,
+    Limits,
+    PeerError,
+    ResourceContents,
+    Server,
+    TextContent,
+    ToolError,
+    tool,
+)
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
@@ -305,3 +316,58 @@ async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.L
     assert "stern" in caplog.text
     assert "not by 'system'" in caplog.text
     assert "a ResourceContents is malformed" in caplog.text
+
+
+async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
+    app = Server("x")
+
+    @app.tool
+    async def grouped() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+        return "never"
+
+    @app.prompt
+    async def asked() -> str:
+        return await grouped()
+
+    async def fail() -> None:
+        raise ToolError("told")
+
+    @app.tool
+    def shown() -> str:
+        raise ToolError([TextContent(text="look"), "here"])
+
+    @app.tool
+    async def several() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(fail())
+        return "never"
+
+    client = Client(app)
+    assert failed(await client.call("grouped")) == "told"
+    shown_result: Any = await client.call("shown")
+    assert shown_result["isError"]
+    assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
+    assert "several failed" in failed(await client.call("several"))
+    async with AnyClient(app) as other:
+        with pytest.raises(PeerError, match="told"):
+            await other.get_prompt("asked")
+
+
+def test_a_list_where_one_text_is_wanted_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+    app.add_resource(lambda path: path, "a://{/path*}")
+
+    @app.resource("b://{/path*}")
+    def several(path: list[str]) -> str:
+        return str(path)
+
+    assert not caplog.records
+
+    @app.resource("c://{path*}")
+    def one(path: str) -> str:
+        return path
+
+    assert "write {+path}" in caplog.text

@@ -37,9 +37,9 @@ class Caching:
 
     Each caller has results of its own, with each set of scopes and claims, unless `shared=True` says that all get the
     same, whoever they are: without it nothing is kept over HTTP for callers who prove nothing, for they cannot be told
-    apart. On a server, what a caller may not use is refused, kept or not, and what the server says has changed is not given:
-    a resource that was updated is read anew, and with another list of anything, everything. Failures and questions are
-    not kept. At most `entries` are; the longest unused give way.
+    apart. On a server, what a caller may not use is refused, kept or not; a resource that the server says was updated
+    is read anew, and once it says that a list is another, everything. Failures and questions are not kept. At most
+    `entries` are; the longest unused give way.
     """
 
     def __init__(

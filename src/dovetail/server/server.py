@@ -38,9 +38,9 @@ from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
 from dovetail.server.changes import Mailbox
 from dovetail.server.complete import matching, suggestions
-from dovetail.server.content import prompt_messages, read_result, resource_contents
+from dovetail.server.content import failure, prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
-from dovetail.server.faults import contained
+from dovetail.server.faults import alone, contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
 from dovetail.server.options import Lifetime, check_icons, expect
@@ -439,9 +439,12 @@ class Server(Offers):
             return await work(exchange)
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            raise InvalidParams(str(exc)) from None
         except BaseException as exc:
+            one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                raise InvalidParams(str(one)) from None
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             running.discard(exchange)
@@ -487,11 +490,12 @@ class Server(Offers):
             return tool.output.shape(await self._run(exchange, tool.runner, tool.signature, arguments))
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            exchange.fault = exc
-            return error_result(str(exc))
         except BaseException as exc:
-            exchange.fault = exc
+            exchange.fault = one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                return failure(one)
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
     async def _call_and_keep(self, exchange: Exchange) -> Result:
