@@ -244,8 +244,17 @@ class Server(Views):
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._switch(names, tags, enabled=enabled)
-        if tags and self.mounts is not None:
+        if self.mounts is not None and (tags or not set(names).issubset(self._names())):
             self.changed("tools", "resources", "prompts")
+
+    def _mounted(self, name: str) -> bool:
+        return self.mounts is not None and self.mounts.may_have(name)
+
+    def _prove(self, rules: "Rules") -> None:
+        """Say once what rules are about nothing; where something is elsewhere, its first list tells."""
+        mounted = [] if self.mounts is None else self.mounts.names()
+        if mounted is not None:
+            rules.tell_idle(self.name, self._names() + mounted, lambda _: False)
 
     @property
     def rules(self) -> "Rules | None":
@@ -296,6 +305,8 @@ class Server(Views):
 
     async def start(self) -> None:
         """Enter the lifespan, if there is one; serving does it by itself."""
+        if self._rules is not None and self._rules.unproven:
+            self._prove(self._rules)
         if self.mounts is not None:
             await self.mounts.start()
         if self._lifespan is not None:

@@ -64,6 +64,8 @@ class Views(Offers):
 
     def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
         """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
+        if self._rules is not None and self._rules.unproven:
+            self._prove(self._rules)
         while True:
             kept = self._pages.kept
             items = self._registry(kind)
@@ -72,6 +74,9 @@ class Views(Offers):
             if kept is self._pages.kept:
                 return kept, items, kept.sights.get(kind)
 
+    def _prove(self, rules: "Rules") -> None:
+        """Say once what rules are about nothing; whoever knows what is mounted does."""
+
     # Whether something is there
 
     def _there(self, exchange: Exchange, kind: "Kind", name: str) -> bool:
@@ -79,6 +84,8 @@ class Views(Offers):
         return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
 
     def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
+        if rules.unproven:
+            self._prove(rules)
         # What another thread has taken away meanwhile has no rule any more, and is not there any more.
         return rules.check(kind, name, principal) and name in self._registry(kind)
 
