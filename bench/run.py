@@ -144,10 +144,16 @@ def main() -> int:
     if given.quick:
         for one in found:
             sys.stdout.write(f"{one.name} {one.ratio:.2f} {one.most:g}\n")
-        return int(not good or any(one.most is not None and one.ratio > one.most * SLACK for one in found))
+        return int(not good or any(_far(one) for one in found))
     rounds = {"rounds": plan.rounds, "seconds": plan.seconds}
     report.write(results, ratios, figures, found, rounds, publish=given.publish and good)
     return int(not good)
+
+
+def _far(one: report.Verdict) -> bool:
+    """Whether a limit is far exceeded, by our doing: how cost grows with size is mostly the C library's, which varies."""
+    growth = {limit.name for limit in LIMITS if limit.beside}
+    return one.most is not None and one.name not in growth and one.ratio > one.most * SLACK
 
 
 def _tell(text: str) -> None:
