@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def _far(one: report.Verdict) -> bool:
-    """Whether a limit is far exceeded, by our doing: how cost grows with size is mostly the C library's, which varies."""
+    """Whether a limit is far exceeded, by our doing: how cost grows with size is mostly the C library's."""
     growth = {limit.name for limit in LIMITS if limit.beside}
     return one.most is not None and one.name not in growth and one.ratio > one.most * SLACK
 
