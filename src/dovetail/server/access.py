@@ -17,7 +17,7 @@ log = logging.getLogger("dovetail")
 Predicate = Callable[[Principal | None], bool]
 
 _NONE: Final = frozenset[str]()
-_KINDS_OF_CALLERS: Final = 256  # told apart by their scopes, and remembered
+_KINDS_OF_CALLERS: Final = 64  # told apart by their scopes, and remembered
 
 
 class Access(Struct, frozen=True):

@@ -5,7 +5,6 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
-import contextlib
 import os
 import time
 from collections import Counter
@@ -42,32 +41,29 @@ from dovetail.server.content import failure, prompt_messages, read_result, resou
 from dovetail.server.context import Context
 from dovetail.server.faults import alone, contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
-from dovetail.server.offers import Offers
 from dovetail.server.options import Lifetime, check_icons, expect
-from dovetail.server.paging import Kept, Pages
-from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.paging import Pages
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
 from dovetail.server.tool import error_result
+from dovetail.server.views import Views, key
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
-from dovetail.wire.methods import METHODS
-from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
-from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
+from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
 from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
-from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
-    from dovetail.server.access import Predicate, Rules, Sight
+    from dovetail.server.access import Predicate, Rules
     from dovetail.server.mount import Mounts
     from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
@@ -83,7 +79,7 @@ _ASKED: Final[dict[str, tuple["Kind", str]]] = {
 }
 
 
-class Server(Offers):
+class Server(Views):
     """A server to register tools, resources and prompts on."""
 
     def __init__(
@@ -132,6 +128,7 @@ class Server(Offers):
         pages = Pages(page_size, limits.cursor)
         super().__init__(
             pages,
+            cache=cache,
             always=offers,
             experimental=experimental,
             extensions=extensions,
@@ -150,7 +147,6 @@ class Server(Offers):
         self.debug = debug
         self.trace = trace
         self._tap: Tap | None = None
-        self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
@@ -288,53 +284,6 @@ class Server(Offers):
         from dovetail.server.local import Local
 
         return Local(self)
-
-    def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
-        """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
-        _, items, sight = self._view(kind)
-        hidden = () if sight is None else sight.hidden(exchange.caller.principal)[1]
-        return {name: one.declaration for name, one in items.items() if name not in hidden}
-
-    def declared(self, kind: "Kind") -> dict[str, Any]:
-        """What is registered here, by name or URI, whoever asks and enabled or not."""
-        return {name: one.declaration for name, one in self._all[kind].copy().items()}
-
-    def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
-        """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
-        rules = self._rules
-        if name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal)):
-            return True
-        return kind == "resource" and any(
-            one.template.match(name) is not None and (rules is None or rules.shows(*_key(one), principal))
-            for one in self._templates_by_precision
-        )
-
-    def challenge(self, kind: "Kind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
-        if self._rules is None:
-            return
-        if kind == "resource":
-            with contextlib.suppress(ResourceNotFound):
-                self._resource_at(name, principal)
-        elif name in self._registry(kind):
-            self._rules.check(kind, name, principal)
-
-    def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
-        """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
-        if self._rules is not None and self._rules.unproven:
-            self._prove(self._rules)
-        while True:
-            kept = self._pages.kept
-            items = self._registry(kind)
-            if self._rules is not None and kind not in kept.sights:
-                kept.sights[kind] = self._rules.sight(kind, items)
-            if kept is self._pages.kept:
-                return kept, items, kept.sights.get(kind)
-
-    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
-        """One page of a list put together for one caller, and so not to be shared."""
-        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
-        return self._pages.made(exchange, items, field, shape, life)
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""
@@ -582,26 +531,10 @@ class Server(Offers):
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             life = resource.lifetime or self._lifetime("resources/read")
-            if self._rules is not None and (self._rules.about(*_key(resource)) or self._rules.named(uri) is not None):
+            if self._rules is not None and (self._rules.about(*key(resource)) or self._rules.named(uri) is not None):
                 life = Lifetime(life.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
         return result
-
-    def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        rules = self._rules
-        fixed = self._resources.get(uri)
-        if fixed is not None:
-            # Whom it is hidden from does not get at its address by a template either.
-            if rules is None or self._permits(rules, "resource", uri, principal):
-                return fixed, {}
-            raise ResourceNotFound(uri)
-        if rules is not None and not rules.lets(uri, principal):
-            raise ResourceNotFound(uri)
-        for template in self._templates_by_precision:
-            found = template.template.match(uri)
-            if found is not None and (rules is None or self._permits(rules, *_key(template), principal)):
-                return template, found
-        raise ResourceNotFound(uri)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether this caller may hear of a resource, which a session then does."""
@@ -620,16 +553,6 @@ class Server(Offers):
         except InsufficientScope:
             return False
         return True
-
-    def _there(self, exchange: Exchange, kind: "Kind", name: str) -> bool:
-        """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
-        return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
-
-    def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
-        if rules.unproven:
-            self._prove(rules)
-        # What another thread has taken away meanwhile has no rule any more, and is not there any more.
-        return rules.check(kind, name, principal) and name in self._registry(kind)
 
     # Prompts
 
@@ -674,39 +597,6 @@ class Server(Offers):
             args = completer.arguments(value, others)
             found = await completer.runner(args, {}, self._threads, exchange.origin)
         return CompleteResult(completion=suggestions(found))
-
-    # Lists
-
-    async def _list_tools(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "tools", self._tools)
-        return self._page(exchange, "tool", "tools", ListToolsResult)
-
-    async def _list_resources(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource", "resources", ListResourcesResult)
-
-    async def _list_templates(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
-
-    async def _list_prompts(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "prompts", self._prompts)
-        return self._page(exchange, "prompt", "prompts", ListPromptsResult)
-
-    def _page(self, exchange: Exchange, kind: "Kind", field: str, shape: type[Result]) -> bytes:
-        kept, items, sight = self._view(kind)
-        life = self._lifetime(exchange.method)
-        if sight is None:
-            return self._pages.page(kept, exchange, items, field, shape, life)
-        seen, hidden = sight.hidden(exchange.caller.principal)
-        return self._pages.page(kept, exchange, items, field, shape, Lifetime(life.ttl_ms), seen, hidden)
-
-    def _lifetime(self, method: str) -> Lifetime:
-        return self._lifetimes.get(method) or self._lifetimes[""]
-
-    def _check_offered(self, exchange: Exchange, name: str, registered: Mapping[str, Any]) -> None:
-        if not registered and name not in self._always:
-            raise MethodNotFound(exchange.method)
 
     async def _discover(self, exchange: Exchange) -> Result:
         life = self._lifetime(exchange.method)
@@ -819,28 +709,8 @@ def _give_back(counter: Counter[str], origin: str) -> None:
         del counter[origin]
 
 
-def _key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
-    if isinstance(resource, Resource):
-        return "resource", resource.declaration.uri
-    return "resource template", resource.declaration.uri_template
-
-
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [one for one in revisions if one not in REVISIONS]
     if unknown or not revisions:
         raise ValueError(f"revisions must be some of {', '.join(REVISIONS)}; got {', '.join(unknown) or 'none'}")
     return tuple(one for one in REVISIONS if one in revisions)
-
-
-def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
-    if isinstance(cache, Lifetime):
-        return {"": cache}
-    expect("cache=", cache, Mapping, "a Lifetime(...), in milliseconds, or a dict of them by method")
-    for one in (cache or {}).values():
-        expect("cache=", one, Lifetime, "a Lifetime(...), in milliseconds, or a dict of them by method")
-    known = [name for name, row in METHODS.items() if row.cacheable]
-    if unknown := [name for name in cache or () if name and name not in known]:
-        raise ValueError(
-            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
-        )
-    return {"": Lifetime()} | dict(cache or {})
