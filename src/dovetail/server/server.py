@@ -209,7 +209,8 @@ class Server(Views):
         object with a method `heard(method, uri)` is told of every change the server tells of.
         """
         self._middleware.append(checked(function))
-        if callable(hear := getattr(function, "heard", None)):
+        hear: Any = getattr(function, "heard", None)
+        if callable(hear):
             self.changes.follow(hear)
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
