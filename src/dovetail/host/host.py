@@ -12,11 +12,12 @@ from typing import Any, Final, Self
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
+from dovetail.host.config import check_level
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
 from dovetail.host.events import Event
-from dovetail.host.following import Following
+from dovetail.host.following import Following, check_files
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
@@ -102,8 +103,11 @@ class Host(Roster):
         """A host of the servers in configuration files of any known host; without paths, of all that are found here.
 
         level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
-        the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
+        the files while the host is open. What cannot be read is in `problems`; a file that is named and not there is
+        an error. Options are those of the host, and hold for all servers whose entries say nothing else.
         """
+        check_level(level)
+        check_files(paths)
         host = cls(secrets=secrets, **options)
         host._following = Following(paths, level, host.secrets, watch=watch)
         host._follow(*host._following.read())
