@@ -79,7 +79,6 @@ class Host(Roster):
             secrets=secrets,
             settings=settings,
         )
-        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
         self.postponing = Postponing(self)
         self._following: Following | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -178,6 +177,7 @@ class Host(Roster):
     async def call(
         self,
         name: str,
+        /,
         arguments: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
@@ -185,14 +185,17 @@ class Host(Roster):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
+        **named: Any,
     ) -> Any:
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
 
-        Returns its result; with `wait=False` and a `DurableConsent`, a `Waiting` if somebody has to answer first.
+        Arguments are given as a mapping, or by name where no option is called so. Returns its result; with `wait=False`
+        and a `DurableConsent`, a `Waiting` if somebody has to answer first.
 
         Raises:
             PolicyError: the policy, or the user, said no.
         """
+        arguments = {**(arguments or {}), **named}
         if name in OWN and OWN[name] != CALL:
             return looked_up(await self._listed("tool"), OWN[name], arguments or {})
         if name in OWN:

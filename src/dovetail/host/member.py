@@ -171,7 +171,9 @@ class Member:
         if self._failures and wait > 0:
             why = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
             raise CannotStart(f"it failed {self._failures} times and is tried again in {wait:.0f} s{why}").at(
-                server=self.name, hint=f"host.restart({self.name!r}) tries at once"
+                server=self.name,
+                stderr=None if self.reason is None else self.reason.stderr,
+                hint=f"host.restart({self.name!r}) tries at once",
             )
 
     async def _start(self) -> Client:
@@ -181,11 +183,11 @@ class Member:
         try:
             if self._permit is not None:
                 await self._permit()
-            made = self._make()
-            client = await made if isinstance(made, Awaitable) else made
-            client.on_connection = self._connection
-            forwarding = client.mountable(shared=True) if self.shared else None
             async with asyncio.timeout(self.settings.start_time):
+                made = self._make()
+                client = await made if isinstance(made, Awaitable) else made
+                client.on_connection = self._connection
+                forwarding = client.mountable(shared=True) if self.shared else None
                 await client.connect()
         except asyncio.CancelledError:
             await self._closed(client, forwarding)
