@@ -31,10 +31,8 @@ def no_tool(name: str, catalog: Catalog, members: Sequence[Member], problems: Se
     close = get_close_matches(name, {one.name for one in catalog.tools}, 1)
     if close:
         return f"{told}; did you mean {' or '.join(one.full for one in catalog.tools if one.name in close)}?"
-    silent = [
-        f"{one.name} could not be asked: {_reason(one)}" for one in members if one.reason and "tool" not in one.known
-    ]
-    return "; ".join([told, *silent])
+    silent = [one for one in members if one.reason is not None and "tool" not in one.known]
+    return "; ".join([told, *(f"{one.name} could not be asked: {_reason(one)}" for one in silent)])
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -117,7 +117,7 @@ class Roster:
         async def make(**more: Any) -> Client:
             # Looking up a secret may take a while.
             to = await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
-            given = {**(heard if _is_process(to) else {}), **answers.options(), **options, **more}
+            given: dict[str, Any] = {**(heard if _is_process(to) else {}), **answers.options(), **options, **more}
             for one in (to, given):
                 self._mask_in(one)
             return Client(to, name=name, on_log=logged, **given)
