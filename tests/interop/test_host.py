@@ -81,21 +81,22 @@ def picture(
             [*command, "--model", f"{maker.url}/v1#local", "--prompt", "Look at my notes and book what I need."],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("".join(f"{line}\n" for line in typed))
-        process.stdin.close()
         url = f"http://127.0.0.1:{port}/mcp"
-        said = _until(process, url)
-        rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
-        rest.start()
-        try:
-            yield Picture(said, maker, url, notes)
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
-            rest.join(PATIENCE)
-            process.stdout.close()
+        with process:  # which closes its pipes, whatever happens
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("".join(f"{line}\n" for line in typed))
+                process.stdin.close()
+                said = _until(process, url)
+                rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
+                rest.start()
+                yield Picture(said, maker, url, notes)
+                process.terminate()
+                rest.join(PATIENCE)
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)
 
 
 def _entry(command: list[str]) -> dict[str, Any]:

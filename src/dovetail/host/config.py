@@ -108,7 +108,7 @@ def read_file(
     source, level = source or guessed[0], level or guessed[1]
     twice: list[str] = []
     try:
-        document = parse(path.read_text(encoding="utf-8"), path.suffix, twice)
+        document = parse(path.read_text(encoding="utf-8-sig"), path.suffix, twice)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
     entries: list[Entry] = []
