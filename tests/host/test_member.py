@@ -10,7 +10,8 @@ import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
 from dovetail.host.events import Event
-from dovetail.host.member import Member, Terms
+from dovetail.host.member import Member
+from dovetail.host.terms import Terms
 from host.waiting import PATIENCE, until
 
 PROGRAM = """

@@ -23,7 +23,7 @@ from dovetail.host.entries import Problem
 from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Member, Terms
+from dovetail.host.member import Member
 from dovetail.host.metering import Meter
 from dovetail.host.missing import meant, no_server, no_tool
 from dovetail.host.models.model import Model
@@ -34,6 +34,7 @@ from dovetail.host.policy import Policy, Question, read_policy
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
 from dovetail.host.secrets import Secrets
+from dovetail.host.terms import Terms
 from dovetail.protocol.mounting import KINDS, Kind
 
 log = logging.getLogger("dovetail")
