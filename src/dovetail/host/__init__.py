@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from dovetail.host.journal import Journal as Journal
     from dovetail.host.journal import read_journal as read_journal
     from dovetail.host.member import Member as Member
-    from dovetail.host.member import Terms as Terms
     from dovetail.host.models.anthropic import AnthropicModel as AnthropicModel
     from dovetail.host.models.choosing import Variant as Variant
     from dovetail.host.models.model import Model as Model
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from dovetail.host.policy import rule as rule
     from dovetail.host.secrets import Secrets as Secrets
     from dovetail.host.secrets import Unresolved as Unresolved
+    from dovetail.host.terms import Terms as Terms
 
 _HOMES = {
     "Agent": "dovetail.host.agent",
@@ -110,7 +110,7 @@ _HOMES = {
     "Settings": "dovetail.host.entries",
     "Spent": "dovetail.host.agent",
     "TerminalConsent": "dovetail.host.consent",
-    "Terms": "dovetail.host.member",
+    "Terms": "dovetail.host.terms",
     "Unresolved": "dovetail.host.secrets",
     "Usage": "dovetail.host.models.model",
     "Variant": "dovetail.host.models.choosing",
