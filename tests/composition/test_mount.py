@@ -1,5 +1,6 @@
 """Servers inside servers: everything is offered, live, under a prefix, with lifespans and middleware of its own."""
 
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -378,3 +379,16 @@ async def test_a_rule_about_nothing_mounted_is_told_of_once(distant: bool, caplo
     assert "nothing called `far_wype` (did you mean `far_wipe`?), `wipe`" in told
     await app.stop()
     await below.stop()
+
+
+async def test_a_server_that_is_gone_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("outer")
+    app.mount(Client("http://127.0.0.1:9/mcp"), "gone")
+    app.mount(inner(), "in")
+    async with Client(app) as client:
+        for _ in range(2):
+            assert len(await client.list_tools()) == 4
+            await client.list_resources()
+    told = [one for one in caplog.records if one.levelno >= logging.WARNING and one.name == "dovetail"]
+    assert len(told) == 1
+    await app.stop()

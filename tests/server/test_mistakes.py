@@ -9,7 +9,18 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, ResourceContents, Server, tool
+from dovetail import (
+    Context,
+    InputRequired,
+    Lifetime,
+    Limits,
+    PeerError,
+    ResourceContents,
+    Server,
+    TextContent,
+    ToolError,
+    tool,
+)
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
@@ -126,10 +137,10 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (wrong(icons=["a.png"]), "cannot be offered"),
-        (wrong(title=3), "cannot be offered"),
+        (wrong(icons=["a.png"]), "icons= must be a list of Icon"),
+        (wrong(title=3), "title= must be a text"),
         (wrong(timeout=-3), "positive number of seconds"),
-        (wrong(timeout="3"), "positive number of seconds"),
+        (wrong(timeout="3"), "timeout= must be a number of seconds"),
         (lambda app: app.resource(lambda: "x"), "needs its URI"),
         (lambda app: app.asgi(responses="stream"), "'auto', 'json' or 'sse'"),
         (lambda app: app.asgi(authenticate=lambda _: "ada"), "coroutine function"),
@@ -166,7 +177,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda _: Server("x", middleware=LogRequests()), "middleware= must be a list"),  # pyright: ignore[reportArgumentType]
         (lambda app: app.mount(Server("y"), 5), "prefix= must be a text"),
         (lambda app: app.tool(5), "a name must be a text"),
-        (lambda app: app.add_tool(named, name=5), "cannot be offered"),
+        (lambda app: app.add_tool(named, name=5), "name= must be a text"),
         (lambda app: app.add_resource(named, 5), "URI must be a text"),
         (lambda app: (app.add_tool(named), app.remove_tool("name")), "no tool is called `name` .did you mean `named`"),
         (lambda _: RateLimit("5"), "requests must be a number, not '5'"),  # pyright: ignore[reportArgumentType]
@@ -305,3 +316,58 @@ async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.L
     assert "stern" in caplog.text
     assert "not by 'system'" in caplog.text
     assert "a ResourceContents is malformed" in caplog.text
+
+
+async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
+    app = Server("x")
+
+    @app.tool
+    async def grouped() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+        return "never"
+
+    @app.prompt
+    async def asked() -> str:
+        return await grouped()
+
+    async def fail() -> None:
+        raise ToolError("told")
+
+    @app.tool
+    def shown() -> str:
+        raise ToolError([TextContent(text="look"), "here"])
+
+    @app.tool
+    async def several() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(fail())
+        return "never"
+
+    client = Client(app)
+    assert failed(await client.call("grouped")) == "told"
+    shown_result: Any = await client.call("shown")
+    assert shown_result["isError"]
+    assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
+    assert "several failed" in failed(await client.call("several"))
+    async with AnyClient(app) as other:
+        with pytest.raises(PeerError, match="told"):
+            await other.get_prompt("asked")
+
+
+def test_a_list_where_one_text_is_wanted_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+    app.add_resource(lambda path: path, "a://{/path*}")
+
+    @app.resource("b://{/path*}")
+    def several(path: list[str]) -> str:
+        return str(path)
+
+    assert not caplog.records
+
+    @app.resource("c://{path*}")
+    def one(path: str) -> str:
+        return path
+
+    assert "write {+path}" in caplog.text

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
-from dovetail.errors import InvalidParams
+from dovetail.errors import InvalidParams, MCPError
 from dovetail.server.asking import InputRequired
 from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
@@ -115,6 +115,15 @@ def prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
     several = isinstance(value, (list, tuple)) and not _is_pair(value)
     items = typing.cast("Sequence[Any]", value) if several else [value]
     return [_message(item) for item in items]
+
+
+def failure(exc: MCPError) -> CallToolResult:
+    """An error for the model to read, which says a text or content blocks."""
+    said: Any = exc.args[0] if exc.args else ""
+    if isinstance(said, _BLOCKS):
+        said = [said]
+    blocks = [_block_of(one) for one in said] if isinstance(said, list | tuple) else [TextContent(text=str(exc))]
+    return CallToolResult(content=blocks, is_error=True)
 
 
 def read_result(value: ReadResourceResult) -> ReadResourceResult:

@@ -41,6 +41,13 @@ def contained(exchange: Exchange, exc: BaseException, what: str, *, server: str,
     return InternalError(f"{what} failed; the log of {server} has the details under {reference}")
 
 
+def alone(exc: BaseException) -> BaseException:
+    """What a task group of one failed task raised, without the group around it."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc
+
+
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()

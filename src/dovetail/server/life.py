@@ -16,7 +16,7 @@ log = logging.getLogger("dovetail")
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
 
 
-_PLAIN: Final = contextmanager(lambda: iter(())).__code__
+_PLAIN: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
 
 
 def _is_plain(given: Any) -> bool:

@@ -174,7 +174,7 @@ class Mounts:
             async with asyncio.timeout(LIST_TIME if mount.target.distant else None):
                 await mount.target.start()
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s, mounted on %s, is not there: %s", mount.target.name, self._server.name, why(exc))
+            mount.silent("%s, mounted on %s, is not there: %s", self._server.name, why(exc))
 
     async def stop(self) -> None:
         """Stop what is mounted."""
@@ -263,9 +263,9 @@ class Mounts:
                 await target.start()
                 mount.known[kind] = mount.names.shown(kind, await target.listed(kind, exchange))
                 await self._check(mount, exchange)
-                mount.away = 0.0
+                mount.answered()
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s could not list what it has: %s", target.name, why(exc))
+            mount.silent("%s could not list what it has: %s", why(exc))
         return mount.known.get(kind, {})
 
     async def _check(self, mount: Mount, exchange: Exchange) -> None:

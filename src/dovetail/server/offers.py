@@ -269,8 +269,9 @@ class Offers:
                     yield kind, name, one
 
     def _keeping(self, policy: "Offload") -> "Shelf":
-        from dovetail.server.offload import TEMPLATE, Shelf
+        from dovetail.server.offload import TEMPLATE, Offload, Shelf
 
+        expect("offload=", policy, Offload, "an Offload(...)")
         shelf = Shelf(policy)
         self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
         return shelf
@@ -405,9 +406,8 @@ class Offers:
 
 def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
     """The rule of who may use it, None for everyone, and the other options."""
-    check_options(kind, options)
-    _known_keys(options.get("meta"))
-    rest = dict(options)
+    rest = check_options(kind, options)
+    _known_keys(rest.get("meta"))
     scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
     if not scopes and visible is None:
         return None, rest

@@ -38,6 +38,17 @@ class Mount:
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
         self.busy = 0  # exchanges it is at
         self.away = 0.0  # until when it is not asked whether it has something: it did not answer
+        self._silent = False
+
+    def answered(self) -> None:
+        """It is there."""
+        self.away = 0.0
+        self._silent = False
+
+    def silent(self, words: str, *about: Any) -> None:
+        """It is not there: said once, until it answers again."""
+        log.log(logging.DEBUG if self._silent else logging.WARNING, words, self.target.name, *about)
+        self._silent = True
 
 
 class Owners:
@@ -139,7 +150,7 @@ class Owners:
                     return await self._standing_for(mount, kind, inner, exchange)
             except (MCPError, TimeoutError) as exc:
                 mount.away = _now() + LIST_TIME
-                log.warning("%s could not say whether it has %s: %s", mount.target.name, clip(inner), why(exc))
+                mount.silent("%s could not say whether it has %s: %s", clip(inner), why(exc))
         known = mount.known.get(kind, {}).get(mount.names.outward(kind, inner))
         return [known] if known is not None and self.enabled(known) else []
 

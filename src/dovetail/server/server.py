@@ -5,6 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -36,11 +37,11 @@ from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
 from dovetail.server.changes import Mailbox
 from dovetail.server.complete import matching, suggestions
-from dovetail.server.content import prompt_messages, read_result, resource_contents
+from dovetail.server.content import failure, prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
-from dovetail.server.faults import contained
+from dovetail.server.faults import alone, contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
-from dovetail.server.options import Lifetime, expect
+from dovetail.server.options import Lifetime, check_icons, expect
 from dovetail.server.paging import Pages
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
@@ -108,12 +109,21 @@ class Server(Views):
         trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
-        for option, value in (("name", name), ("version", version), ("title", title), ("instructions", instructions)):
+        texts = {"name": name, "version": version, "title": title, "description": description}
+        for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
             expect(f"{option}=", value, str, "a text")
+        for option, value in {"debug": debug, "lint": lint}.items():
+            expect(f"{option}=", value, bool, "True or False")
+        for option, value in {"experimental": experimental, "extensions": extensions}.items():
+            expect(f"{option}=", value, Mapping, "a dict")
+        check_icons(icons)
         expect("limits=", limits, Limits, "Limits(...)")
         expect("page_size=", page_size, int, "a number")
+        expect("trace=", trace, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
+        if isinstance(secrets, str | bytes):
+            raise TypeError("secrets are several, the newest first: write secrets=[...]")
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
         super().__init__(
@@ -195,9 +205,12 @@ class Server(Views):
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
 
-        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
+        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here. An
+        object with a method `heard(method, uri)` is told of every change the server tells of.
         """
         self._middleware.append(checked(function))
+        if callable(hear := getattr(function, "heard", None)):
+            self.changes.follow(hear)
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
@@ -375,9 +388,12 @@ class Server(Views):
             return await work(exchange)
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            raise InvalidParams(str(exc)) from None
         except BaseException as exc:
+            one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                raise InvalidParams(str(one)) from None
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             running.discard(exchange)
@@ -423,11 +439,12 @@ class Server(Views):
             return tool.output.shape(await self._run(exchange, tool.runner, tool.signature, arguments))
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            exchange.fault = exc
-            return error_result(str(exc))
         except BaseException as exc:
-            exchange.fault = exc
+            exchange.fault = one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                return failure(one)
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
     async def _call_and_keep(self, exchange: Exchange) -> Result:

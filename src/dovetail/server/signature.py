@@ -220,7 +220,9 @@ class Signature:
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
-            yield from _told(exc, found, shown) or [reason(exc, shown, self.choices.get(name, ()))]
+            choices = self.choices.get(name, ())
+            may_be_null = ("null",) if choices and _takes_none(kind) else ()
+            yield from _told(exc, found, shown) or [reason(exc, shown, choices + may_be_null)]
         except RecursionError:
             yield f"`{shown}`: nested too deeply"
         else:
@@ -456,6 +458,13 @@ def _choices(annotation: Any) -> tuple[str, ...]:
             return ("true", "false")
         case _:
             return ()
+
+
+def _takes_none(annotation: Any) -> bool:
+    kinds = alternatives(annotation)
+    return types.NoneType in kinds or any(
+        typing.get_origin(one) is Literal and None in typing.get_args(one) for one in kinds
+    )
 
 
 def _spelled(value: Any) -> str:

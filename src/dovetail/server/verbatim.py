@@ -75,7 +75,8 @@ def _told(errors: list[Any], word: Word) -> str:
 def problem(error: Any, word: Word = str) -> str:
     """What a validator found, as other misfits are told: where, and why, without the value; empty if it is kept."""
     kind, path = error.kind, [*error.instance_path]
-    if path and (first := word(str(path[0]))) is None:
+    first = word(str(path[0])) if path else ""
+    if first is None:
         return ""
     path[:1] = [first] if path else []
     match str(error.schema_path[-1]) if error.schema_path else "":

@@ -5,13 +5,13 @@ Every answer is of one state of the registry and its rules, whatever other threa
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
 from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime
+from dovetail.server.options import Lifetime, expect
 from dovetail.server.paging import Kept, Pages
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.methods import METHODS
@@ -23,6 +23,8 @@ from dovetail.wire.tools import ListToolsResult
 if TYPE_CHECKING:
     from dovetail.protocol.mounting import Kind
     from dovetail.server.access import Rules, Sight
+
+_LIFETIMES: Final = "a Lifetime(...), in milliseconds, or a dict of them by method"
 
 
 class Views(Offers):
@@ -153,6 +155,9 @@ def key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
     if isinstance(cache, Lifetime):
         return {"": cache}
+    expect("cache=", cache, Mapping, _LIFETIMES)
+    for one in (cache or {}).values():
+        expect("cache=", one, Lifetime, _LIFETIMES)
     known = [name for name, row in METHODS.items() if row.cacheable]
     if unknown := [name for name in cache or () if name and name not in known]:
         raise ValueError(
