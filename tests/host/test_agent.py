@@ -1,5 +1,6 @@
 """The agent loop, with a scripted model: events, refusals, budgets, search, pauses."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,8 @@ async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
             await ran(agent)
         with pytest.raises(NotOffered):
             await anext(agent.resume("other", True))
+        with pytest.raises(TypeError):
+            await anext(agent.resume(waits[0].ticket, object()))  # no answer at all: the question still waits
         first = [event async for event in agent.resume(waits[0].ticket, True)]
         assert results(first) == ["wrote a"]
         assert done(first).reason == "paused"
@@ -246,16 +249,71 @@ def told(asked: Asked) -> str:
 
 async def test_a_conversation_left_in_the_middle_can_go_on() -> None:
     """No call is ever in it without its result: a maker would refuse the whole conversation."""
-    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], "hello")
+    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], read_back)
     async with host() as opened:
         agent = Agent(opened, model)
         run = agent.run("go")
         async for event in run:
             if isinstance(event, Answered):
-                break
+                break  # and the run is not even closed
+        said = done(await ran(agent, "again")).text
         await run.aclose()
-        assert done(await ran(agent, "again")).text == "hello"
-    assert [one.role for one in model.asked[1].messages] == ["user", "user"]
+    assert said == "3 | This call was not made: the conversation was interrupted before."
+    assert [one.role for one in agent.messages] == ["user", "assistant", "user", "user", "assistant"]
+
+
+async def test_what_ran_before_an_interrupt_is_not_forgotten() -> None:
+    """Else the model would do it again."""
+    began, paid = asyncio.Event(), 0
+    shop = Server("shop")
+
+    @shop.tool
+    def pay() -> str:
+        nonlocal paid
+        paid += 1
+        return "paid"
+
+    @shop.tool
+    async def ship() -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "shipped"
+
+    model = Scripted([use("shop__pay"), use("shop__ship"), use("shop__pay")], read_back)
+    async with Host(policy=OPEN) as opened:
+        opened.add("shop", shop)
+        agent = Agent(opened, model)
+        running = asyncio.create_task(ran(agent))
+        await began.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        first, second, third = done(await ran(agent, "and now?")).text.split(" | ")
+    assert (paid, first) == (1, "paid")
+    assert "may have run" in second
+    assert "not made" in third
+
+
+def read_back(asked: Asked) -> str:
+    """The results the model was told last."""
+    held = [one for message in asked.messages if isinstance(message.content, list) for one in message.content]
+    return " | ".join(one.content[0].text for one in held if isinstance(one, ToolResultContent))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("ids", [("x", "x"), ("", "")])
+async def test_each_call_keeps_its_own_result_whatever_its_id(ids: tuple[str, str]) -> None:
+    calls = [ToolUseContent(id=id, name="notes__write", input={"text": f"{at}"}) for at, id in enumerate(ids)]
+    model = Scripted(Reply(content=[*calls], model="m"), Reply(content=[*calls], model="m"), read_back)
+    async with host() as opened:
+        agent = Agent(opened, model)
+        events = await ran(agent)
+    assert done(events).text == "wrote 0 | wrote 1 | wrote 0 | wrote 1"
+    said = [one for message in agent.messages if isinstance(message.content, list) for one in message.content]
+    asked = [one.id for one in said if isinstance(one, ToolUseContent)]
+    assert len({*asked}) == 4
+    assert all(asked)
+    assert [one.tool_use_id for one in said if isinstance(one, ToolResultContent)] == asked
+    assert [one.id for one in events if isinstance(one, Answered)] == asked
 
 
 async def test_a_script_that_ends() -> None:

@@ -6,6 +6,7 @@ Every call goes by the policy and the user, as any call of the host does. What w
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
+from contextlib import aclosing
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from dovetail.errors import MCPError, ModelError, NotOffered, PolicyError
@@ -15,7 +16,8 @@ from dovetail.host.inbox import DurableConsent, Waiting
 from dovetail.host.models.model import Model, Reply, Usage
 from dovetail.host.offers import Offered
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up, searching
-from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
+from dovetail.host.turns import Turn, failed, turn_of
+from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
@@ -97,14 +99,6 @@ class Done(Struct, frozen=True, kw_only=True):
 AgentEvent: TypeAlias = Said | Called | Answered | Paused | Done
 
 
-class _Turn(Struct):
-    """The calls of one reply: those that have a result, and those that wait."""
-
-    said: SamplingMessage
-    results: dict[str, ToolResultContent]
-    waiting: dict[str, ToolUseContent]  # by ticket
-
-
 class Agent:
     """A model and the tools of a host, or of some of its `servers`.
 
@@ -138,16 +132,19 @@ class Agent:
         self._budget_tokens = budget_tokens
         self._budget_usd = budget_usd
         self._catalog_tokens = catalog_tokens
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None  # whose calls have not all got their results
+        self._ids: set[str] = set()  # of all calls
         self._text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """What happens until the model has answered; the conversation goes on with the next prompt."""
+        self._left_behind()
         if self._turn is not None:
             raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting))!r}, ...)")
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
-        async for event in self._go_on():
-            yield event
+        async with aclosing(self._go_on()) as events:
+            async for event in events:
+                yield event
 
     async def resume(self, ticket: str, answer: Any) -> AsyncGenerator[AgentEvent]:
         """Answer what a call waits for, as `host.answer` takes it, and go on."""
@@ -155,16 +152,22 @@ class Agent:
         if turn is None or ticket not in turn.waiting:
             raise NotOffered(f"no call waits under the ticket {ticket!r}")
         call = turn.waiting.pop(ticket)
-        event = await self._answered(turn, call, self.host.answer(ticket, answer))
+        try:
+            event = await self._answered(turn, call, self.host.answer(ticket, answer))
+        except (TypeError, ValueError):  # that was no answer
+            turn.waiting[ticket] = call
+            raise
+        finally:
+            self._left_behind()
         if event is not None:
             yield event
         if turn.waiting:
             for event in self._paused(turn):
                 yield event
             return
-        self._close(turn)
-        async for event in self._go_on():
-            yield event
+        async with aclosing(self._go_on()) as events:
+            async for event in events:
+                yield event
 
     # Turns
 
@@ -176,26 +179,39 @@ class Agent:
             known = await self._known()
             shown = searching(known) if known.tokens > self._catalog_tokens else known
             reply = await self._asked(shown)
-            for block in reply.content:
-                if isinstance(block, TextContent):
-                    self._text = block.text
-                    yield Said(text=block.text)
-            turn = _Turn(SamplingMessage(role="assistant", content=[*reply.content]), {}, {})
-            calls = [block for block in reply.content if isinstance(block, ToolUseContent)]
-            if not calls:
-                self._close(turn)
-                yield self._done("cut" if reply.stop_reason == "maxTokens" else "finished")
-                return
-            for call in calls:
-                async for event in self._called(turn, call, known, reply):
+            turn = self._turn = turn_of(reply, self._ids)
+            try:
+                async for event in self._played(turn, known):
                     yield event
+            finally:
+                self._left_behind()
             if turn.waiting:
-                self._turn = turn
                 for event in self._paused(turn):
                     yield event
                 return
-            self._close(turn)
+            if not turn.calls:
+                yield self._done("cut" if reply.stop_reason == "maxTokens" else "finished")
+                return
         yield self._done("turns")
+
+    async def _played(self, turn: Turn, known: Catalog) -> AsyncGenerator[AgentEvent]:
+        for block in turn.content:
+            if isinstance(block, TextContent):
+                self._text = block.text
+                yield Said(text=block.text)
+        for call in turn.calls:
+            async for event in self._called(turn, call, known):
+                yield event
+
+    def _left_behind(self) -> None:
+        """A turn that is over, or was interrupted, joins the conversation; one that waits for somebody stays."""
+        turn = self._turn
+        if turn is None:
+            return
+        turn.interrupt()
+        if not turn.waiting:
+            self._turn = None
+            self.messages += turn.messages()
 
     def _over(self) -> Reason | None:
         if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
@@ -223,35 +239,23 @@ class Agent:
         self.spent = self.spent.plus(reply.usage)
         return reply
 
-    def _close(self, turn: _Turn) -> None:
-        """What was said joins the conversation with all its results, so that no call is ever without one."""
-        self._turn = None
-        if isinstance(turn.said.content, list) and not turn.said.content:
-            return  # makers refuse a message that holds nothing
-        self.messages.append(turn.said)
-        if turn.results:
-            order = [one.id for one in turn.said.content if isinstance(one, ToolUseContent)]  # pyright: ignore[reportGeneralTypeIssues]
-            self.messages.append(SamplingMessage(role="user", content=[turn.results[id] for id in order]))
-
     def _done(self, reason: Reason) -> Done:
         return Done(reason=reason, text=self._text, usage=self.spent)
 
-    def _paused(self, turn: _Turn) -> list[AgentEvent]:
+    def _paused(self, turn: Turn) -> list[AgentEvent]:
         waits = [Paused(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting.items()]
         return [*waits, self._done("paused")]
 
     # Calls
 
-    async def _called(
-        self, turn: _Turn, call: ToolUseContent, known: Catalog, reply: Reply
-    ) -> AsyncGenerator[AgentEvent]:
-        if (problem := _unread(call, reply)) is not None:
-            yield self._finish(turn, call, _failed(problem))
+    async def _called(self, turn: Turn, call: ToolUseContent, known: Catalog) -> AsyncGenerator[AgentEvent]:
+        if call.id in turn.unread:
+            yield self._finish(turn, call, failed(turn.unread[call.id]))
             return
         try:
             name, arguments, found = self._meant(call, known)
         except MCPError as exc:
-            yield self._finish(turn, call, _failed(str(exc.args[0])))
+            yield self._finish(turn, call, failed(str(exc.args[0])))
             return
         meant = replace(call, name=name)
         yield Called(id=call.id, tool=name, arguments=arguments)
@@ -259,6 +263,7 @@ class Agent:
             yield self._finish(turn, meant, found)
             return
         self.spent = replace(self.spent, calls=Counter(self.spent.calls) + Counter([name]))
+        turn.begun.add(call.id)
         wait = not isinstance(self.host.desk.broker, DurableConsent)
         event = await self._answered(turn, meant, self.host.call(name, arguments, wait=wait))
         if event is not None:
@@ -275,7 +280,7 @@ class Agent:
             raise NotOffered(f"There is no tool {name!r}.")
         return tool.full, arguments, None
 
-    async def _answered(self, turn: _Turn, call: ToolUseContent, work: Awaitable[Any]) -> Answered | None:
+    async def _answered(self, turn: Turn, call: ToolUseContent, work: Awaitable[Any]) -> Answered | None:
         """The event of a call that ended; None if it waits."""
         started = time.monotonic()
         denied: str | None = None
@@ -283,44 +288,27 @@ class Agent:
             result = await work
         except PolicyError as exc:
             denied = str(exc.args[0])
-            result = _failed(f"This was not allowed: {denied}")
+            result = failed(f"This was not allowed: {denied}")
         except MCPError as exc:
-            result = _failed(str(exc.args[0]) if exc.args else type(exc).__name__)
+            result = failed(str(exc.args[0]) if exc.args else type(exc).__name__)
         if isinstance(result, Waiting):
             turn.waiting[result.ticket] = call
             return None
         if result is None:
-            result = _failed("This was answered elsewhere; what came of it is not known here.")
+            result = failed("This was answered elsewhere; what came of it is not known here.")
         return self._finish(turn, call, result, time.monotonic() - started, denied)
 
     def _finish(
         self,
-        turn: _Turn,
+        turn: Turn,
         call: ToolUseContent,
         result: CallToolResult,
         seconds: float = 0.0,
         denied: str | None = None,
     ) -> Answered:
-        turn.results[call.id] = ToolResultContent(
-            tool_use_id=call.id,
-            content=result.content,
-            structured_content=result.structured_content,
-            is_error=bool(result.is_error),
-        )
+        turn.finish(call, result)
         return Answered(id=call.id, tool=call.name, result=result, seconds=seconds, denied=denied)
 
 
 def _tool(offered: Offered) -> Tool:
     return replace(offered.declaration, name=offered.exposed)
-
-
-def _unread(call: ToolUseContent, reply: Reply) -> str | None:
-    if call.id in reply.unread:
-        return f"The call could not be read: {reply.unread[call.id]}"
-    if reply.stop_reason == "maxTokens":
-        return "The call was cut off: the reply became too long."
-    return None
-
-
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
