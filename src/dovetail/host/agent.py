@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from dovetail.errors import MCPError, ModelError, NotOffered, PolicyError
+from dovetail.errors import MCPError, NotOffered, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.host import Host
 from dovetail.host.inbox import DurableConsent, Waiting
-from dovetail.host.models.model import Model, Reply, Usage
+from dovetail.host.models.model import Model, Reply
 from dovetail.host.offers import Offered
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up, searching
+from dovetail.host.spending import Budget, Spent, size
 from dovetail.host.turns import Turn, failed, turn_of
 from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
@@ -65,28 +66,6 @@ class Paused(Struct, frozen=True, kw_only=True):
     ticket: str
 
 
-class Spent(Struct, frozen=True, kw_only=True):
-    """What an agent has used since it was made; `usd` is None where the price of the model is not known."""
-
-    input: int = 0
-    output: int = 0
-    usd: float | None = 0.0
-    turns: int = 0
-    calls: Mapping[str, int] = {}  # by the full name of the tool
-
-    @property
-    def tokens(self) -> int:
-        """Both ways."""
-        return self.input + self.output
-
-    def plus(self, usage: Usage) -> "Spent":
-        """With one reply more."""
-        usd = None if self.usd is None or usage.usd is None else self.usd + usage.usd
-        return replace(
-            self, input=self.input + usage.input, output=self.output + usage.output, usd=usd, turns=self.turns + 1
-        )
-
-
 class Done(Struct, frozen=True, kw_only=True):
     """The end, for now."""
 
@@ -102,8 +81,9 @@ AgentEvent: TypeAlias = Said | Called | Answered | Paused | Done
 class Agent:
     """A model and the tools of a host, or of some of its `servers`.
 
-    max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives; no
-    reply is asked for beyond that. catalog_tokens: if the tools take more than that, three that search stand for them.
+    max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives, by an
+    estimate of what is put to the model: no reply is asked for beyond that. What servers ask of a model by sampling is
+    not in it. catalog_tokens: if the tools take more than that, three that search stand for them.
     """
 
     def __init__(
@@ -128,9 +108,8 @@ class Agent:
         self._servers = servers
         self._system = system
         self._max_turns = max_turns
-        self._max_tokens = max_tokens
-        self._budget_tokens = budget_tokens
-        self._budget_usd = budget_usd
+        self._left = max_turns
+        self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._catalog_tokens = catalog_tokens
         self._turn: Turn | None = None  # whose calls have not all got their results
         self._ids: set[str] = set()  # of all calls
@@ -141,6 +120,7 @@ class Agent:
         self._left_behind()
         if self._turn is not None:
             raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting))!r}, ...)")
+        self._left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
         async with aclosing(self._go_on()) as events:
             async for event in events:
@@ -172,13 +152,15 @@ class Agent:
     # Turns
 
     async def _go_on(self) -> AsyncGenerator[AgentEvent]:
-        for _ in range(self._max_turns):
-            if (over := self._over()) is not None:
-                yield self._done(over)
-                return
+        while self._left > 0:
             known = await self._known()
             shown = searching(known) if known.tokens > self._catalog_tokens else known
-            reply = await self._asked(shown)
+            put = size(self.messages, self._system) + shown.tokens
+            most = self._budget.room(self.spent, put)
+            if isinstance(most, str):
+                yield self._done(most)
+                return
+            reply = await self._asked(shown, put, most)
             turn = self._turn = turn_of(reply, self._ids)
             try:
                 async for event in self._played(turn, known):
@@ -213,30 +195,18 @@ class Agent:
             self._turn = None
             self.messages += turn.messages()
 
-    def _over(self) -> Reason | None:
-        if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return "tokens"
-        if self._budget_usd is not None:
-            if self.spent.usd is None:
-                raise ModelError("budget_usd needs a model whose price is known").at(hint="Variant(name, price=(…, …))")
-            if self.spent.usd >= self._budget_usd:
-                return "money"
-        return None
-
     async def _known(self) -> Catalog:
         catalog = await self.host.catalog()
         if self._servers is None:
             return catalog
         return catalog.only(one.full for one in catalog.tools if one.server in self._servers)
 
-    async def _asked(self, shown: Catalog) -> Reply:
-        most = self._max_tokens
-        if self._budget_tokens is not None:
-            most = min(most, self._budget_tokens - self.spent.tokens)
+    async def _asked(self, shown: Catalog, put: int, most: int) -> Reply:
+        self._left -= 1
         reply = await self.model.reply(
             self.messages, [_tool(one) for one in shown.tools], max_tokens=most, system=self._system
         )
-        self.spent = self.spent.plus(reply.usage)
+        self.spent = self.spent.plus(self._budget.taken(reply, put))
         return reply
 
     def _done(self, reason: Reason) -> Done:

@@ -36,6 +36,7 @@ class AnthropicModel:
 
     def __init__(self, *models: str | Variant, **options: Any) -> None:
         self.models = variants(models)
+        self.price = self.models[0].price  # of the one that answers, unless another is preferred
         self._options = options
         self._client: Any = None
 

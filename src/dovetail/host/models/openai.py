@@ -32,6 +32,7 @@ class OpenAIModel:
 
     def __init__(self, *models: str | Variant, base_url: str | None = None, **options: Any) -> None:
         self.models = variants(models)
+        self.price = self.models[0].price  # of the one that answers, unless another is preferred
         if base_url is not None:
             options = {"base_url": base_url, "api_key": "none", **options}  # local servers want none, the client does
         self._compatible = base_url is not None
