@@ -156,13 +156,13 @@ def test_tap_passes_on_what_it_cannot_write(run: Run) -> None:
     tapped = [*OURS, "tap", SERVED, "-o", "/dev/full"]
     said = run("call", "add", "a=4", "-v", "--", *tapped).good()
     assert said.out == "5\n"
-    assert said.err.count("could not be noted") == 1
+    assert said.err.count("the trace ends here") == 1
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "-o", "nowhere/t.jsonl"], "nowhere/t.jsonl: No such file"),
+        ([SERVED, "-o", "nowhere/t.jsonl"], "no trace can be written to 'nowhere/t.jsonl': No such file"),
         (["unix:/nowhere", "-o", "t.jsonl"], "no command and no http URL"),
         (["http://127.0.0.1:1/mcp", "--auth", "oauth", "-o", "t.jsonl"], "--auth is a token"),
         (["http://127.0.0.1:1/mcp", "--cwd", ".", "-o", "t.jsonl"], "--env and --cwd are for a command"),

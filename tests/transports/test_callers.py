@@ -106,6 +106,33 @@ async def test_notices_before_an_answer_come_before_it() -> None:
         await caller.close()
 
 
+@pytest.mark.parametrize("code", [-32700, -32600])
+async def test_a_server_that_could_not_read_the_only_request_has_answered_it(code: int) -> None:
+    caller, inbox = LineCaller(1000), Noted()
+    caller.connection_made(Sink())
+    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    only = asyncio.create_task(caller.exchange(asked(1)))
+    await asyncio.sleep(0)
+    caller.data_received(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"no such notification"}}\n')
+    caller.data_received(b'{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":"what?"}}\n' % code)
+    answer = await only
+    assert answer.error is not None
+    assert answer.error.message == "what?"
+    assert len(inbox.junk_seen) == 1
+
+
+async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read() -> None:
+    caller, inbox = LineCaller(1000), Noted()
+    caller.connection_made(Sink())
+    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    both = [asyncio.create_task(caller.exchange(asked(id))) for id in (1, 2)]
+    await asyncio.sleep(0)
+    caller.data_received(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}\n')
+    caller.data_received(b'{"jsonrpc":"2.0","id":1,"result":{}}\n{"jsonrpc":"2.0","id":2,"result":{}}\n')
+    assert [answer.error for answer in await asyncio.gather(*both)] == [None, None]
+    assert len(inbox.junk_seen) == 1
+
+
 async def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CannotConnect, match="nothing listens at"):
         await SocketCaller(10, path=str(tmp_path / "none")).open(Noted())

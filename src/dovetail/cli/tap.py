@@ -30,7 +30,7 @@ def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
     dovetail tap -o time.jsonl -- uvx mcp-server-time
     dovetail tap https://example.com/mcp -o far.jsonl --port 8100
     """
-    from dovetail.transports.tracing import Trace, steady
+    from dovetail.transports.tracing import Trace
 
     line = asked(ctx, **given)
     target, words = line.split()
@@ -41,8 +41,9 @@ def command(ctx: click.Context, output: str, port: int, **given: Any) -> int:
         trace = Trace(output, found.url if isinstance(found, Address) else (line.words or found.command)[0])
     except OSError as exc:
         raise click.UsageError(exc.strerror or str(exc)) from None
-    tap = steady(trace.tap, text.note)
-    return _before_url(found, line, tap, port) if isinstance(found, Address) else _before_command(found, line, tap)
+    if isinstance(found, Address):
+        return _before_url(found, line, trace.tap, port)
+    return _before_command(found, line, trace.tap)
 
 
 def _before_command(program: Program, line: Asked, tap: Tap) -> int:

@@ -228,7 +228,8 @@ class Server(Offers):
         is offered. All of it is for callers with the `scopes`, and for whom `visible`, a function of the principal, is
         true.
         """
-        from dovetail.server.mount import Mounts, leads_to
+        from dovetail.server.local import leads_to
+        from dovetail.server.mount import Mounts
         from dovetail.server.naming import Names
 
         if not hasattr(target, "mountable"):
@@ -267,7 +268,7 @@ class Server(Offers):
 
     def mountable(self) -> "Mountable":
         """This server as another one mounts it."""
-        from dovetail.server.mount import Local
+        from dovetail.server.local import Local
 
         return Local(self)
 
@@ -329,7 +330,7 @@ class Server(Offers):
         """Refuse what is not there for this caller, as its work would, without doing it."""
         principal = exchange.caller.principal
         if self.mounts is not None and not self.has(kind, name, principal):
-            await self.mounts.check(kind, name, exchange)
+            await self.mounts.owners.check(kind, name, exchange)
             return
         self.challenge(kind, name, principal)
         if not self.has(kind, name, principal):
@@ -582,7 +583,7 @@ class Server(Offers):
             if self._rules is not None or self.mounts is not None:
                 self._resource_at(uri, principal)
         except ResourceNotFound:
-            return self._rules is None if self.mounts is None else self.mounts.audible(uri, principal)
+            return self._rules is None if self.mounts is None else self.mounts.owners.audible(uri, principal)
         except InsufficientScope:
             return False
         return True

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.errors import TransportError
-from dovetail.protocol.recording import Tap
+from dovetail.protocol.channel import Headers
+from dovetail.protocol.recording import Tap, To
 from dovetail.transports.pipes import read_into
 from dovetail.transports.process import Child
-from dovetail.transports.tracing import steady
 from dovetail.wire.meta import SUBSCRIPTION_ID
 
 CHILD: Final = "DOVETAIL_RELOADED"
@@ -215,6 +215,21 @@ class _Output(asyncio.StreamReaderProtocol):
         self.writable.set()
 
 
+def _steady(tap: Tap) -> Tap:
+    """A tap that disturbs nobody: that it fails is said once, and what travels goes on."""
+    said: list[str] = []
+
+    def told(to: To, data: bytes, headers: Headers = ()) -> None:
+        try:
+            tap(to, data, headers)
+        except Exception as exc:
+            if not said:
+                said.append(str(exc))
+                _say(f"a message could not be shown, nor perhaps those after it: {exc}")
+
+    return told
+
+
 class Relay:
     """Stands between a client on standard streams and one child after the other."""
 
@@ -229,7 +244,7 @@ class Relay:
     ) -> None:
         self._words = [*command] if command is not None else _command()
         self._options: dict[str, Any] = {"env": _variables() | dict(env or {}), "inherit": "all", "cwd": cwd}
-        self._tap = steady(tap, _say) if tap is not None else None
+        self._tap = _steady(tap) if tap is not None else None
         self._write_out = send  # a line to the client
         self._listens: dict[str | int, dict[str, Any]] = {}  # what each child is asked anew
         self._again: set[str | int] = set()  # of these, whose acknowledgement the client has had already

@@ -6,12 +6,13 @@ What carries the messages is a subclass's business: `connect`, `write` and `disc
 import asyncio
 from typing import Any
 
-from dovetail.errors import Disconnected, ParseError, ResultError, TransportError, clip
+from dovetail.errors import Disconnected, InvalidRequest, ParseError, ResultError, TransportError, clip
 from dovetail.protocol.channel import Channel, Headers, Inbox, Request
 from dovetail.wire.incoming import Incoming, answered, read
 from dovetail.wire.jsonrpc import Id
 
 _QUOTED = 200
+_UNREAD = (ParseError.code, InvalidRequest.code)
 # A server in memory may answer before anyone has waited: now and then the loop gets its turn all the same, so that
 # whoever asks and asks leaves time to others, and can be cancelled.
 _TURN = 16
@@ -129,10 +130,21 @@ class Talking:
                     self._refuse(_own(message, data, messages), f"its id is the text {clip(message.id)!r}")
                 elif asked is not None and not asked[0].done():
                     asked[0].set_result(message)
+            elif message.answers:
+                self._nameless(message, _own(message, data, messages))
             elif message.method is None:
                 self._refuse(_own(message, data, messages), "it holds neither a result nor an error")
             else:
                 inbox.receive(message)
+
+    def _nameless(self, message: Incoming, data: bytes) -> None:
+        """A response without an id: a server that could not read a request answers so; to the only one, if it is."""
+        if message.error is not None and message.error.code in _UNREAD and len(self._waiting) == 1:
+            (waiting, _), *_ = self._waiting.values()
+            if not waiting.done():
+                waiting.set_result(message)
+        else:
+            self._refuse(data, "its id is null")
 
     def _refuse(self, data: bytes, why: str) -> None:
         """What came is no message; if it was to be an answer, whoever waits for it need not wait longer."""

@@ -41,7 +41,7 @@ class Trace:
     def _try(self) -> None:
         """Fail now, in words, if nothing can be written there; OSError."""
         try:
-            _append(self._path, b"")
+            os.close(_opened(self._path))
         except OSError as exc:
             why = exc.strerror or type(exc).__name__
             raise type(exc)(exc.errno, f"no trace can be written to {self._path!r}: {why}") from None
@@ -66,27 +66,15 @@ class Trace:
 
 
 def _append(path: str, text: bytes) -> None:
-    # Opened anew each time: the file may be moved away, and holds all there is at any moment.
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    file = _opened(path)  # anew each time: the file may be moved away, and holds all there is at any moment
     try:
         os.write(file, text)
     finally:
         os.close(file)
 
 
-def steady(tap: Tap, say: Callable[[str], object]) -> Tap:
-    """A tap that disturbs nobody: that it fails is said once, and what travels goes on."""
-    said: list[str] = []
-
-    def told(to: To, data: bytes, headers: Headers = ()) -> None:
-        try:
-            tap(to, data, headers)
-        except Exception as exc:
-            if not said:
-                said.append(str(exc))
-                say(f"a message could not be noted, nor perhaps those after it: {exc}")
-
-    return told
+def _opened(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _plain(name: str) -> str:
