@@ -56,6 +56,7 @@ def screen(environment: dict[str, str], *words: str, command: list[str] | None =
         stderr=theirs,
         env=environment | {"TERM": "xterm"},
         close_fds=True,
+        start_new_session=True,  # so that nothing reads from the terminal of who runs the tests
     )
     os.close(theirs)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made, picked, somebody
+from dovetail.cli.hosting import consent, host_options, made, somebody, telling
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
 from dovetail.errors import MCPError
@@ -31,7 +31,6 @@ _SHORT = 200
 @click.command("chat")
 @host_options
 @click.option("--model", required=True, envvar="DOVETAIL_MODEL", help=f"{SPELLINGS}; or set DOVETAIL_MODEL.")
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
 @click.option("-p", "--prompt", help="Say this, and end with the answer.")
 @click.option("--system", help="What the model is told to be.")
 @click.option("--max-turns", type=click.IntRange(1), default=12, show_default=True, help="Replies to one prompt.")
@@ -66,8 +65,8 @@ def command(
         mind = named(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = made(files, policy, journal, consent=consent(keyboard), model=mind)
-    picked(host, servers)
+    host = made(files, policy, journal, servers, consent=consent(keyboard), model=mind)
+    telling(host)
     agent = Agent(host, mind, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
