@@ -1,10 +1,12 @@
 """A terminal with a program at it."""
 
+import fcntl
 import os
 import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +48,10 @@ class Screen:
         return bool(piece)
 
 
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # shells look for the terminal that is theirs
+
+
 @contextmanager
 def screen(environment: dict[str, str], *words: str, command: list[str] | None = None) -> Iterator[Screen]:
     ours, theirs = pty.openpty()
@@ -56,7 +62,8 @@ def screen(environment: dict[str, str], *words: str, command: list[str] | None =
         stderr=theirs,
         env=environment | {"TERM": "xterm"},
         close_fds=True,
-        start_new_session=True,  # so that nothing reads from the terminal of who runs the tests
+        start_new_session=True,
+        preexec_fn=_take_terminal,
     )
     os.close(theirs)
     try:

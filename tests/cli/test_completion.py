@@ -78,16 +78,25 @@ def test_the_scripts_are_ones_their_shell_takes(run: Run, shell: str) -> None:
     assert run("completion", "cmd").code == 2
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="platform: there is no bash here")
-def test_the_key_in_bash(url: str, environment: dict[str, str]) -> None:
+SHELLS = {  # how each is started without its user's settings, and told of the completion
+    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(dovetail completion bash)"'),
+    "zsh": (["-f", "-i"], 'autoload -U compinit; compinit -D -u; eval "$(dovetail completion zsh)"'),
+    "fish": (["--no-config", "-i", "-C", 'function fish_prompt; echo "> "; end'], "dovetail completion fish | source"),
+}
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_the_key_is_pressed(shell: str, url: str, environment: dict[str, str]) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"there is no {shell} here")
+    options, settle = SHELLS[shell]
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    with screen(environment | {"PATH": path, "PS1": "> "}, command=["bash", "--norc", "--noprofile", "-i"]) as at:
-        at.until("> ")
-        at.type('eval "$(dovetail completion bash)"; echo re""ady\n')
+    with screen(environment | {"PATH": path, "PS1": "> "}, command=[program, *options]) as at:
+        at.until(">")
+        at.type(f'{settle}; echo re""ady\n')
         at.until("ready")
-        at.type(f"dovetail call {url} ad\t")
-        at.until(" add ")
-        at.type("a=900001 b=\t1\n")
+        at.type(f"dovetail call {url} ad\ta=900001 b=\t1\n")
         at.until("900002")
         at.type("exit\n")
         at.rest()
