@@ -61,6 +61,7 @@ def command(
     echo "What time is it in Oslo?" | dovetail chat mcp.json --model openai:gpt-5.2 --policy policy.toml
     """
     keyboard = Keyboard()
+    said = _said(prompt)
     try:
         mind = named(model)
     except ValueError as exc:
@@ -72,12 +73,22 @@ def command(
     async def run() -> int:
         with keyboard:
             async with host:
-                if prompt is not None or not somebody():
-                    return await _answer(agent, prompt if prompt is not None else sys.stdin.read(), as_json)
+                if said is not None:
+                    return await _answer(agent, said, as_json)
                 return await _talk(agent, keyboard, as_json)
 
     with logged(verbose):
         return finished(run, as_json)
+
+
+def _said(prompt: str | None) -> str | None:
+    """The one prompt there is to answer; None for a conversation at the terminal."""
+    if prompt is None and somebody():
+        return None
+    said = sys.stdin.read() if prompt is None else prompt
+    if not said.strip():
+        raise click.UsageError("there is no prompt: give --prompt, write it to standard input, or sit at a terminal")
+    return said
 
 
 async def _talk(agent: Agent, keyboard: Keyboard, as_json: bool) -> int:

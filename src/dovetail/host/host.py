@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
+from dovetail.host.answering import lacking
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
@@ -209,7 +210,7 @@ class Host(Roster):
         async with self.meter.within(member.name, tool, quota), member.using() as client:
             most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
             start = client.call_tool if wait else client.start_tool
-            with noted(self.question(member, "tool.call", tool, arguments, declared), self.tell) as note:
+            with lacking(), noted(self.question(member, "tool.call", tool, arguments, declared), self.tell) as note:
                 if resume is not None:
                     result = await resume(client)
                 else:

@@ -7,7 +7,7 @@ from dovetail.errors import ModelError
 from dovetail.host.forms import openai, read_openai
 from dovetail.host.models.choosing import Variant, choose, variants
 from dovetail.host.models.model import Reply
-from dovetail.host.models.telling import Names, blocks, pictures, result_words
+from dovetail.host.models.telling import Names, blocks, failing, pictures, result_words
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -75,7 +75,7 @@ class OpenAIModel:
                 self._client = openai.AsyncOpenAI(**self._options)
             return await self._client.chat.completions.create(**told)
         except openai.OpenAIError as exc:
-            raise ModelError(f"{told['model']}: {exc}") from exc
+            raise ModelError(f"{told['model']}: {failing(exc)}") from exc
 
 
 def _messages(messages: Sequence[SamplingMessage], system: str | None, names: Names) -> list[dict[str, Any]]:
