@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import CannotStart, Policy, PolicyError
+from dovetail import CannotStart, Policy, PolicyError, rule
 from dovetail.host.consent import Allow, ConsentRequest
 from dovetail.host.host import Host
 from dovetail.host.journal import read_journal
@@ -159,3 +159,64 @@ async def test_files_are_followed(file: File) -> None:
         file.write({"a": file.entry(), "b": file.entry()})
         await until(lambda: heard == ["b"])
         assert text(await host.call("b.token")) == "none"
+
+
+async def test_the_question_about_a_start_says_all_that_is_started(file: File, tmp_path: Path) -> None:
+    process = file.entry(
+        env={"LD_PRELOAD": "/evil.so", "K": "${USERS_KEY}"},
+        env_vars=["HANDED_ON"],
+        envFile="some.env",
+        cwd="/elsewhere",
+    )
+    far = {"url": "http://127.0.0.1:1/mcp", "headers": {"X-Own": "${USERS_KEY}"}}
+    file.write({"a": process, "b": far})
+    asked: dict[str, ConsentRequest] = {}
+
+    def consent(request: ConsentRequest) -> Any:
+        asked[request.server] = request
+        return False
+
+    async with Host.from_config(file.path, level="project", consent=consent) as host:
+        await host.tools()
+        before = host.servers[1].identity
+    told = asked["a"].text
+    for word in (str(file.child), "LD_PRELOAD", "HANDED_ON", "some.env", "/elsewhere", "USERS_KEY", str(file.path)):
+        assert word in told
+    assert "evil.so" not in told  # a value may be a secret
+    assert "X-Own" in asked["b"].text
+    assert "USERS_KEY" in asked["b"].text
+    file.write({"b": far | {"headers": {"X-Own": "${ANOTHER_KEY}"}}})
+    assert Host.from_config(file.path, level="project").servers[0].identity != before
+
+
+async def test_a_name_that_cannot_be_taken_costs_its_entry_alone(file: File) -> None:
+    file.write({"host": file.entry(), "good": file.entry()})
+    async with Host.from_config(file.path, policy=ALLOW) as host:
+        assert [one.name for one in host.servers] == ["good"]
+        assert [one.text for one in host.problems if one.severe] == ["host: 'host' is the name of the host's own tools"]
+        host.add("mine", file.entry())
+        file.write({"host": file.entry(), "good": file.entry(), "mine": file.entry(), "new": file.entry()})
+        await host.reload()
+        assert [one.name for one in host.servers] == ["good", "mine", "new"]
+        assert "mine: there is already a server 'mine'" in [one.text for one in host.problems]
+        await host.remove("good")
+        file.write({"new": file.entry()})
+        await host.reload()
+        assert [one.name for one in host.servers] == ["mine", "new"]
+
+
+async def test_a_known_file_that_is_being_written_changes_nothing(
+    file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    file.write({"a": file.entry()})
+    async with Host.from_config(policy=Policy("allow", [rule("allow", kind="server.start")])) as host:
+        pid = text(await host.call("a.pid"))
+        file.write({}, text="{ half a fi")
+        await host.reload()
+        assert text(await host.call("a.pid")) == pid
+        assert any("cannot be read" in one.text for one in host.problems)
+        file.path.unlink()
+        await host.reload()
+        assert host.servers == ()

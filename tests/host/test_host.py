@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
+from dovetail import CannotStart, Client, Context, MCPError, NotOffered, Policy, PolicyError, Server, ToolError, rule
 from dovetail.host.consent import Allow, ConsentRequest, Deny, Edit
+from dovetail.host.events import Event
 from dovetail.host.host import Host
-from dovetail.host.member import Event
 from host.waiting import PATIENCE, until
 
 ALLOW = Policy("allow")
@@ -354,3 +354,69 @@ async def test_progress_and_failures_come_through() -> None:
         result = await host.call("a.work", progress=lambda *told: heard.append(told))
         assert result.is_error
         assert heard == [(1, 2, "half")]
+
+
+@pytest.mark.parametrize(("end", "why"), [("remove", "it was removed"), ("close", "the host is not open")])
+async def test_what_was_asked_about_starts_nothing_once_its_server_is_gone(end: str, why: str) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def consent(_: ConsentRequest) -> Allow:
+        asked.set()
+        await answered.wait()
+        return Allow()
+
+    async with Host(consent=consent) as host:
+        member = host.add("a", calculator())
+        await host.tools()
+        calling = asyncio.create_task(host.call("a.add", {"a": 1}))
+        await asked.wait()
+        await (host.remove("a") if end == "remove" else host.close())
+        answered.set()
+        with pytest.raises(CannotStart, match=why):
+            await calling
+        assert member.client is None
+        assert member.state == "idle"
+        with pytest.raises(CannotStart, match=why):
+            await member.restart()
+
+
+async def test_servers_are_only_started_while_the_host_is_open() -> None:
+    host = Host(policy=ALLOW)
+    host.add("a", calculator())
+    for _ in range(2):
+        with pytest.raises(CannotStart, match="the host is not open"):
+            await host.call("a.add", {"a": 1})
+        async with host:
+            assert text(await host.call("a.add", {"a": 1})) == "2"
+
+
+async def test_the_tools_of_a_slow_server_are_told_of_when_they_come() -> None:
+    app, go = calculator(), asyncio.Event()
+
+    async def slow(exchange: Any, proceed: Any) -> Any:
+        if exchange.method == "tools/list":
+            await go.wait()
+        return await proceed(exchange)
+
+    app.middleware(slow)
+    async with Host(policy=ALLOW, patience=0.05) as host:
+        host.add("a", app)
+        heard: list[str] = []
+        notices: list[str] = []
+        host.on("tools.changed", lambda event: heard.append(event.server))
+        host.servers[0].follow(lambda notice, _: notices.append(notice))
+        async with Client(host.as_server()) as client, client.listen() as changes:
+            assert await client.list_tools() == []
+            go.set()
+            async with asyncio.timeout(PATIENCE):
+                assert (await anext(aiter(changes))).kind == "tools"
+            assert len(await client.list_tools()) == 3
+        assert heard == ["a"]
+        assert notices == ["notifications/tools/list_changed"]
+
+
+async def test_what_never_happens_cannot_be_listened_for() -> None:
+    host = Host()
+    host.on("*.changed", print)
+    with pytest.raises(ValueError, match=r"servr\.state.*did you mean 'server\.state'"):
+        host.on("servr.state", print)

@@ -35,8 +35,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log" / "journal.jsonl"
     decision = Policy(rules=[rule("allow", server="github", reason="mine")]).decide(QUESTION)
     with journal(path) as kept:
-        kept.decision(QUESTION, decision, grant="g1")
-        kept.consent(QUESTION, "allow", scope="once")
+        kept.decision(QUESTION, decision)
+        kept.consent(QUESTION, "allow")
         kept.call(QUESTION, "ok", 12.345, result_bytes=7)
         kept.call(QUESTION, "failed", 1, error="no such repository")
         kept.state("github", "starting", "failed", "it ended with 1")
@@ -48,9 +48,9 @@ def test_what_is_written(tmp_path: Path) -> None:
     reason = "mine — allow, server github"
     assert parts[1:] == [
         Event(event="decision", at=1.0, server="github", facts=about | {
-            "arguments": looks, "verdict": "allow", "tier": "user", "reason": reason, "grant": "g1",
+            "arguments": looks, "verdict": "allow", "tier": "user", "reason": reason,
         }),
-        Event(event="consent", at=2.0, server="github", facts=about | {"answer": "allow", "scope": "once"}),
+        Event(event="consent", at=2.0, server="github", facts=about | {"answer": "allow"}),
         Event(event="call", at=3.0, server="github", facts=about | {
             "arguments": looks, "outcome": "ok", "ms": 12.3, "result_bytes": 7,
         }),
@@ -189,3 +189,11 @@ def test_shapes() -> None:
     for _ in range(100):
         deep = {"a": [deep]}
     assert len(json.dumps(shape(deep))) < 200
+
+
+def test_a_secret_where_a_text_is_cut_leaves_nothing(tmp_path: Path) -> None:
+    secrets = Secrets({})
+    secrets.remember("SECRETVALUE-0123456789abcdef")
+    with Journal(tmp_path / "j", secrets=secrets) as journal:
+        journal.event("x", "s", reason="a" * 985 + "SECRETVALUE-0123456789abcdef")
+    assert "SECRET" not in (tmp_path / "j").read_text(encoding="utf-8")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
-from dovetail.host.member import Event, Member, Terms
+from dovetail.host.events import Event
+from dovetail.host.member import Member, Terms
 from host.waiting import PATIENCE, until
 
 PROGRAM = """

@@ -61,7 +61,8 @@ def test_files_are_read(tmp_path: Path) -> None:
         ("{env:MISSING}", "user", "the variable MISSING is not set"),
         ("${input:other}", "user", "nobody was asked for the input other"),
         ("${keyring:gitlab}", "user", "the keyring has no gitlab"),
-        ("${keyring:other/bank}", "project", "may not read what other keeps"),
+        ("${keyring:github}", "project", "kept for it: keyring set 'dovetail:"),
+        ("${keyring:other/bank}", "project", "kept for it: keyring set 'dovetail:"),
         ("${file:missing.txt}", "user", "cannot be read: No such file"),
         ("${file:../../etc/passwd}", "project", "outside of the project"),
         ("${file:~/x}", "project", "outside of the project"),
@@ -85,6 +86,15 @@ def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text
     assert why in str(caught.value)
     assert caught.value.setting == "env.TOKEN"
     assert isinstance(caught.value, KeyError)
+
+
+def test_a_project_reads_only_what_is_kept_for_it(tmp_path: Path) -> None:
+    kept = {("dovetail", "token"): "the user's", (f"dovetail:{tmp_path}", "token"): "the project's"}
+    known = Secrets({}, keyring=lambda service, name: kept.get((service, name)))
+    assert known.resolve("${keyring:token}", "x", Place(folder=tmp_path, level="project")) == "the project's"
+    assert known.resolve("${keyring:token}", "x", Place(folder=tmp_path, level="user")) == "the user's"
+    with pytest.raises(Unresolved):
+        known.resolve("${keyring:dovetail/token}", "x", Place(folder=tmp_path, level="project"))
 
 
 def test_a_command_is_no_shell(tmp_path: Path) -> None:

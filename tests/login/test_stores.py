@@ -238,7 +238,7 @@ async def test_the_keyring_of_the_system(
     assert one.get(KEY) is None
     one.set(KEY, "é".encode())
     assert one.get(KEY) == "é".encode()
-    assert keyring == {("dovetail", KEY): "é"}
+    assert keyring == {("dovetail-logins", KEY): "é"}
     async with one.lock(KEY):
         pass
     one.delete(KEY)

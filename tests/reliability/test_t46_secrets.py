@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lab import figure
 
-from dovetail import Client, MCPError, Policy, rule
+from dovetail import Client, Host, MCPError, Policy, rule
 from dovetail.host.config import Entry, read_file
 from dovetail.host.grants import Grants, grant
 from dovetail.host.journal import Journal
@@ -18,7 +18,8 @@ from dovetail.host.policy import Question
 from dovetail.host.secrets import Secrets, Unresolved
 
 CANARIES = {
-    kind: f"canary-{kind}-5d1f0c" for kind in ("env", "input", "keyring", "file", "cmd", "literal", "header", "state")
+    kind: f"canary-{kind}-5d1f0c"
+    for kind in ("env", "input", "keyring", "file", "cmd", "literal", "header", "state", "line", "passed")
 }
 SERVER = '''
 import os, sys
@@ -119,3 +120,53 @@ async def test_no_secret_is_in_what_a_host_says_logs_or_keeps(tmp_path: Path, ca
     assert outputs["the journal"].count("***") > 10
     assert "chose x of" in outputs["the journal"]
     assert "exit code 3" in outputs["the journal"]
+
+
+async def test_no_secret_is_in_what_a_host_of_files_says_logs_or_keeps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / ".env").write_text(f"LINE={CANARIES['line']}\n", encoding="utf-8")
+    given = {name: one for name, one in servers(tmp_path).items() if name in ("leaky", "gone", "far")}
+    given["leaky"] |= {"envFile": str(tmp_path / ".env"), "env_vars": ["PASSED_ON"]}
+    given["nowhere"] = {"command": "/nowhere/${LEAKY_TOKEN}"}
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": given}), encoding="utf-8")
+    secrets = Secrets(
+        {"LEAKY_TOKEN": CANARIES["env"], "PASSED_ON": CANARIES["passed"]},
+        {"b": CANARIES["input"]},
+        keyring=lambda _, name: {"c": CANARIES["keyring"]}.get(name),
+    )
+    said: list[str] = []
+    raw: list[str] = []
+
+    def heard(event: Any) -> None:
+        said.append(repr((event.old, event.new, event.reason)))
+
+    options: dict[str, Any] = {"policy": Policy("allow"), "secrets": secrets, "backoff": (0.0, 0.0), "give_up": 100}
+    for journal in (tmp_path / "names.jsonl", Journal(tmp_path / "values.jsonl", values=True)):
+        async with Host.from_config(path, journal=journal, **options) as host:
+            host.on("*", heard)
+            calls = [
+                ("leaky.tell", {}),
+                ("leaky.fail", {"password": CANARIES["literal"]}),
+                *((f"{name}.x", {}) for name in given),
+            ]
+            for name, arguments in calls:
+                try:
+                    raw.append(str((await host.call(name, arguments)).content))
+                except MCPError as exc:
+                    said.append("".join(traceback.format_exception(exc)))
+            said += [repr(host.servers), *(str(one.reason) for one in host.servers)]
+    outputs = {
+        "what it says": "\n".join(said),
+        "the log": caplog.text + repr([one.__dict__ for one in caplog.records]),
+        "the journals": "".join((tmp_path / f"{one}.jsonl").read_text(encoding="utf-8") for one in ("names", "values")),
+    }
+    hits = [(where, kind) for where, text in outputs.items() for kind, value in CANARIES.items() if value in text]
+    figure(f"T46 secrets found in {len(outputs)} outputs of a host, {len(CANARIES)} planted", len(hits), "")
+    assert not hits
+    assert CANARIES["line"] in raw[0]
+    assert CANARIES["passed"] in raw[0]
+    assert "/nowhere/***" in outputs["what it says"]
+    assert "exit code 3" in outputs["the journals"]

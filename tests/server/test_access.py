@@ -1,6 +1,10 @@
 """Who may see and use what: the same rule for lists and for calls, and nothing shared that is not for everyone."""
 
+import asyncio
 import logging
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +12,7 @@ import pytest
 from dovetail import Client, Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server import access as rules_module
 from dovetail.wire.codec import decode, plain
 
 NEWEST = "2026-07-28"
@@ -388,3 +393,154 @@ def test_a_restriction_says_whom_and_what() -> None:
             wrong()
     with pytest.raises(TypeError, match=r"write tags=\['admin'\]"):
         server.restrict(tags="admin", visible=red)
+
+
+# Changes from other threads
+
+
+def in_a_thread(act: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+class Meanwhile:
+    """A function that, the first time it is called, does something in another thread before or after."""
+
+    def __init__(self, function: Any, act: Callable[[], Any], *, after: bool = False) -> None:
+        self.function, self.act, self.after, self.done = function, act, after, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.done:
+            return self.function(*args, **kwargs)
+        self.done = True
+        if not self.after:
+            in_a_thread(self.act)
+        found = self.function(*args, **kwargs)
+        if self.after:
+            in_a_thread(self.act)
+        return found
+
+
+@pytest.mark.parametrize("act", ["disable", "remove_tool"])
+async def test_a_list_for_everyone_made_during_a_change_is_not_kept(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("y")
+    server.add_tool(lambda: "", name="free")
+    server.add_tool(lambda: "", name="other")
+    monkeypatch.setattr(server, "_lifetime", Meanwhile(server._lifetime, lambda: getattr(server, act)("free")))
+    assert await names(server, BOB) == ["free", "other"]
+    assert await names(server, BOB) == ["other"]
+
+
+@pytest.mark.parametrize("act", ["disable", "restrict", "remove_tool"])
+@pytest.mark.parametrize("where", ["_registry", "_lifetime"])
+async def test_a_list_made_during_a_change_is_not_kept(act: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = app()
+    options: Any = {"scopes": ["write"]} if act == "restrict" else {}
+    change = Meanwhile(getattr(server, where), lambda: getattr(server, act)("free", **options), after=True)
+    monkeypatch.setattr(server, where, change)
+    await names(server, BOB)
+    assert change.done
+    assert await names(server, BOB) == ["dynamic"]
+    assert await names(server, BOB) == ["dynamic"]
+
+
+async def test_what_is_taken_away_is_never_offered_without_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, seen = app(), list[bool]()
+    rules = server.rules
+    assert rules is not None
+    drop = rules.drop
+
+    def watched(kind: str, name: str) -> None:
+        drop(kind, name)
+        seen.append("write" in server._tools)
+
+    monkeypatch.setattr(rules, "drop", watched)
+    server.remove_tool("write")
+    assert seen == [False]
+
+
+@pytest.mark.parametrize(
+    ("what", "method", "params", "error"),
+    [
+        ("write", "tools/call", {"name": "write"}, ToolNotFound),
+        ("row://{id}", "resources/read", {"uri": "row://1"}, ResourceNotFound),
+        ("file://red", "resources/read", {"uri": "file://red"}, ResourceNotFound),
+        ("letter", "prompts/get", {"name": "letter", "arguments": {"tone": "a"}}, PromptNotFound),
+    ],
+)
+async def test_a_call_during_a_removal_does_not_slip_past_the_rule(
+    what: str, method: str, params: dict[str, Any], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = app()
+    rules = server.rules
+    assert rules is not None
+    remove = {"tools/call": server.remove_tool, "prompts/get": server.remove_prompt}
+    change = Meanwhile(rules.check, lambda: remove.get(method, server.remove_resource)(what))
+    monkeypatch.setattr(rules, "check", change)
+    with pytest.raises(error):
+        await ask(server, None, method, **params)
+    assert change.done
+
+
+async def test_a_list_during_a_removal_does_not_show_what_was_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = app()
+    rules = server.rules
+    assert rules is not None
+    change = Meanwhile(rules.sight, lambda: server.remove_tool("write"))
+    monkeypatch.setattr(rules, "sight", change)
+    assert await names(server, None) == ["free", "dynamic"]
+    assert change.done
+
+
+async def test_lists_are_read_while_threads_register() -> None:
+    server = app()
+    for number in range(200):
+        server.add_tool(lambda: "", name=f"early{number}")
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def register(part: int) -> None:
+        for number in range(40):
+            server.add_tool(lambda: "", name=f"t{part}_{number}", description="")
+
+    threads = [threading.Thread(target=register, args=(part,)) for part in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            await names(server, BOB)
+            await asyncio.sleep(0)
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(switch)
+    assert len(await names(server, BOB)) == 322
+    assert set(await names(server, BOB)) == set(server._all["tool"]) - {"write", "secret"}
+
+
+# What is kept of lists
+
+
+async def test_a_list_by_scopes_is_made_once_for_those_who_hold_the_same() -> None:
+    server = app()
+    server.restrict("secret", scopes=["admin"])
+    only_scopes = Server("y")
+    only_scopes.add_tool(lambda: "", name="free")
+    only_scopes.add_tool(lambda: "", name="locked", scopes=["write"])
+    for number in range(50):
+        who = Principal(f"user{number}", scopes=[f"other{number}", *(["write"] if number % 2 else [])])
+        assert await names(only_scopes, who) == (["free", "locked"] if number % 2 else ["free"])
+    assert len(only_scopes._pages.kept.pages) == 2
+
+
+async def test_callers_told_apart_by_scopes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules_module, "_KINDS_OF_CALLERS", 3)
+    server = Server("y")
+    for number in range(8):
+        server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number}"])
+    for number in range(8):
+        assert await names(server, Principal("p", scopes=[f"s{number}"])) == [f"t{number}"]
+    sight = server._pages.kept.sights["tool"]
+    assert sight is not None
+    assert len(sight._known) == 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
+from dovetail.server import paging
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Lifetime
 from dovetail.wire.tools import ListToolsResult, Tool
@@ -30,7 +31,7 @@ def entries(*names: str) -> dict[str, Entry]:
 def page(pages: Pages, items: dict[str, Entry], cursor: Any = None, revision: str = NEWEST, **params: Any) -> Any:
     given = params | ({} if cursor is None else {"cursor": cursor})
     exchange = Exchange(1, "tools/list", given, {}, Caller(revision, revision == NEWEST))
-    return json.loads(pages.page(exchange, items, "tools", ListToolsResult, LIFE))
+    return json.loads(pages.page(pages.kept, exchange, items, "tools", ListToolsResult, LIFE))
 
 
 def names(found: Any) -> list[str]:
@@ -100,12 +101,37 @@ def test_each_revision_has_pages_in_its_own_words() -> None:
     assert ["title" in one["tools"][0] for one in (newest, last, first)] == [True, True, False]
 
 
-def test_somebody_who_tries_cursors_does_not_fill_the_memory() -> None:
-    pages, items = Pages(1, 4096), entries(*(str(number) for number in range(1500)))
+def test_somebody_who_tries_cursors_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "_MOST", 200_000)
+    pages, items = Pages(1, 4096), entries(*(str(number) for number in range(300)))
     cursor = None
-    for _ in range(1500):
+    for _ in range(300):
         cursor = page(pages, items, cursor).get("nextCursor")
-    assert len(pages._encoded) <= 1000
+    kept = pages.kept
+    assert kept._size == sum(len(one) + paging._KEY for one in kept.pages.values())
+    assert 100_000 < kept._size <= 200_000
+    assert page(pages, items)["nextCursor"]  # the oldest, made anew
+    assert kept._size <= 200_000
+
+
+def test_one_page_is_kept_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "_MOST", 10)
+    pages, items = Pages(None, 4096), entries("a")
+    assert names(page(pages, items)) == ["a"]
+    items["b"] = Entry("b")
+    assert names(page(pages, items)) == ["a"]
+
+
+def test_a_cursor_has_one_spelling() -> None:
+    pages, items = Pages(1, 4096), entries("ab", "b", "c")
+    cursor = page(pages, items)["nextCursor"]
+    stem = cursor.rstrip("=")
+    assert stem != cursor
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    for letter in alphabet.replace(stem[-1], ""):
+        with pytest.raises(InvalidParams):
+            page(pages, items, stem[:-1] + letter + cursor[len(stem) :])
+    assert names(page(pages, items, cursor)) == ["b"]
 
 
 @pytest.mark.parametrize("size", [0, -1])

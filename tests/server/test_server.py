@@ -528,6 +528,54 @@ async def test_a_call_has_a_time_limit(where: str) -> None:
     assert task.cancelling() == 0
 
 
+@pytest.mark.parametrize("asking", [False, True])
+async def test_a_short_limit_of_a_tool_does_not_wait_for_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, asking: bool
+) -> None:
+    monkeypatch.setattr(framework, "_SWEEP", 3600.0)
+    app, ended = Server("slow"), list[str]()
+
+    async def pause() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+        return "never"
+
+    async def asking_pause(ctx: Context) -> str:
+        return await pause()
+
+    app.add_tool(asking_pause if asking else pause, name="pause", timeout=0.05)
+    async with asyncio.timeout(PATIENCE):
+        assert failed(await Client(app).call("pause")) == "The call took too long and was stopped"
+    assert ended == ["cancelled"]
+
+
+async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_at = loop.call_at
+
+    def remember(*args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        timer = call_at(*args, **kwargs)
+        if args[1] is framework._expire:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_at", remember)
+    app = Server("quick")
+    app.add_tool(lambda: "done", name="quick", inline=True, timeout=1.5)
+    assert text(await Client(app).call("quick")) == "done"
+    assert [one.cancelled() for one in timers] == [True]
+
+
+async def test_a_short_limit_of_the_server_is_swept_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework, "_SWEEP", 3600.0)
+    app, pause = Server("slow", limits=Limits(run_time=0.05)), Pause()
+    app.add_tool(pause, name="pause")
+    async with asyncio.timeout(PATIENCE):
+        assert failed(await Client(app).call("pause")) == "The call took too long and was stopped"
+
+
 @pytest.mark.usefixtures("brisk")
 async def test_other_requests_have_a_time_limit_too() -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.02)), Pause()

@@ -17,7 +17,7 @@ from dovetail.host.config import read_file, read_known
 from dovetail.host.consent import Broker, DenyAll, TerminalConsent
 from dovetail.host.entries import Entry
 from dovetail.host.host import Host
-from dovetail.host.member import Event
+from dovetail.host.events import Event
 from dovetail.host.secrets import Secrets
 
 F = TypeVar("F", bound=Callable[..., Any])

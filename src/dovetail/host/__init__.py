@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dovetail.host.entries import Entry as Entry
     from dovetail.host.entries import Problem as Problem
     from dovetail.host.entries import Settings as Settings
+    from dovetail.host.events import Event as Event
     from dovetail.host.grants import Grant as Grant
     from dovetail.host.grants import Grants as Grants
     from dovetail.host.grants import grant as grant
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from dovetail.host.inbox import Waiting as Waiting
     from dovetail.host.journal import Journal as Journal
     from dovetail.host.journal import read_journal as read_journal
-    from dovetail.host.member import Event as Event
     from dovetail.host.member import Member as Member
     from dovetail.host.member import Terms as Terms
     from dovetail.host.models.anthropic import AnthropicModel as AnthropicModel
@@ -84,7 +84,7 @@ _HOMES = {
     "DurableConsent": "dovetail.host.inbox",
     "Edit": "dovetail.host.consent",
     "Entry": "dovetail.host.entries",
-    "Event": "dovetail.host.member",
+    "Event": "dovetail.host.events",
     "Grant": "dovetail.host.grants",
     "Grants": "dovetail.host.grants",
     "Host": "dovetail.host.host",

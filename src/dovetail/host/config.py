@@ -40,10 +40,13 @@ def resolve(text: str, environ: Mapping[str, str]) -> str:
     return Secrets(environ).resolve(text, "")
 
 
-def known_files(home: Path | None = None, here: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Where the known hosts keep their servers: the project's own files first."""
-    for source, path, _ in _places(home, here):
-        yield source, path
+def known_files(home: Path | None = None, here: Path | None = None) -> Iterator[tuple[str, Path, Level]]:
+    """The files of the known hosts that are there, each once: whose they are; the project's own first."""
+    seen: set[Path] = set()
+    for source, path, level in _places(home, here):
+        if path.is_file() and path not in seen:
+            seen.add(path)
+            yield source, path, level
 
 
 def _places(home: Path | None, here: Path | None) -> Iterator[tuple[str, Path, Level]]:
@@ -83,13 +86,10 @@ def read_known(home: Path | None = None, here: Path | None = None) -> tuple[list
     """Every server of every known file, and what could not be read."""
     entries: list[Entry] = []
     problems: list[Problem] = []
-    seen: set[Path] = set()
-    for source, path, level in _places(home, here):
-        if path.is_file() and path not in seen:
-            seen.add(path)
-            found, wrong = read_file(path, source, level=level, here=here)
-            entries += found
-            problems += wrong
+    for source, path, level in known_files(home, here):
+        found, wrong = read_file(path, source, level=level, here=here)
+        entries += found
+        problems += wrong
     return entries, problems
 
 
@@ -106,7 +106,7 @@ def read_file(
     try:
         document = parse(path.read_text(encoding="utf-8"), path.suffix)
     except (OSError, ValueError) as exc:
-        return [], [Problem(source, path, f"cannot be read: {exc}")]
+        return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
     entries: list[Entry] = []
     problems: list[Problem] = []
     taken: dict[str, str] = {}

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from dovetail.errors import PolicyError
 from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Deny, DenyAll, Edit, Kind, Later
+from dovetail.host.events import Event
 from dovetail.host.grants import Grants, grant
-from dovetail.host.member import Event
 from dovetail.host.pinned import Pins
 from dovetail.host.pins import Difference, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question

@@ -50,6 +50,7 @@ class Problem(Struct, frozen=True):
     path: Path
     text: str
     severe: bool = True
+    unread: bool = False  # whether nothing of the file could be used
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -78,11 +79,29 @@ class Entry(Struct, frozen=True, kw_only=True):
         """Its command or address, as the file has it: references stay what they are."""
         return self.url or (shlex.join([self.command, *self.args]) if self.command else "")
 
+    def shown(self) -> dict[str, Any]:
+        """All that somebody should see who is asked whether it may be started; of values only what they refer to."""
+        facts: dict[str, Any] = {
+            "command" if self.url is None else "address": self.spelled(),
+            "folder": self.cwd,
+            "variables": sorted({*self.env, *self.passed}),
+            "file of variables": self.env_file,
+            "headers": sorted(self.headers),
+            "given": [str(one) for one in self.needs() if one.kind != "place"] + self.passed,
+            "from": str(self.path),
+        }
+        return {name: value for name, value in facts.items() if value}
+
     @property
     def identity(self) -> str:
-        """What is started or reached, as a digest; of a project's file, the file too."""
-        target = {"url": self.url} if self.url is not None else self._process()
-        return identity_of(target, place=str(self.path) if self.level == "project" else "")
+        """What is started or reached, as a digest; of a project's file, the file too, and what it sends along."""
+        if self.level != "project":
+            return identity_of(self._reached())
+        sent = [f"{name}: {value}" for name, value in sorted(self.headers.items())]
+        return identity_of(self._reached(), place="\n".join([str(self.path), *sent]))
+
+    def _reached(self) -> dict[str, Any]:
+        return {"url": self.url} if self.url is not None else self._process()
 
     def _process(self) -> dict[str, Any]:
         handed = {name: f"${{{name}}}" for name in self.passed}
@@ -117,7 +136,9 @@ class Entry(Struct, frozen=True, kw_only=True):
             return {"url": made["url"], "headers": {name: made[f"headers.{name}"] for name in self.headers}}
         env = known.passed(self.passed) | {name: made[f"env.{name}"] for name in self.env}
         if self.env_file is not None:
-            env = _variables(known.resolve(f"${{file:{made['envFile']}}}", "envFile", place)) | env
+            found = _variables(known.resolve(f"${{file:{made['envFile']}}}", "envFile", place))
+            known.remember_all(found.values())
+            env = found | env
         return {
             "command": made["command"],
             "args": [made[f"args[{number}]"] for number in range(len(self.args))],

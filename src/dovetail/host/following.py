@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.host.config import known_files, read_file, read_known
+from dovetail.host.config import known_files, read_file
 from dovetail.host.entries import Entry, Problem
 from dovetail.host.quotas import quota
 from dovetail.host.secrets import Level, Secrets
@@ -36,10 +36,11 @@ class Following:
     def read(self) -> tuple[dict[str, Entry], list[Problem]]:
         """The servers by name, of several with one name the first; and what is wrong."""
         self._seen = self._marks()
-        entries, problems = ([], []) if self._paths else read_known()
-        for path in self._paths:
-            found, wrong = read_file(path, level=self._level)
-            if not any(one.severe and one.text.startswith("cannot be read") for one in wrong):
+        entries: list[Entry] = []
+        problems: list[Problem] = []
+        for source, path, level in self._files():
+            found, wrong = read_file(path, source, level=level)
+            if not any(one.unread for one in wrong):
                 self._kept[path] = found
             entries += self._kept.get(path, [])
             problems += wrong
@@ -49,6 +50,11 @@ class Following:
                 text = f"{entry.name}: there is one of this name in {named[entry.name].path}"
                 problems.append(Problem(entry.source, entry.path, text, severe=False))
         return named, problems
+
+    def _files(self) -> list[tuple[str | None, Path, Level]]:
+        if self._paths:
+            return [(None, path, self._level) for path in self._paths]
+        return [*known_files()]
 
     def gone(self, entries: Mapping[str, Entry]) -> list[str]:
         """The servers that are no longer what they were; they are forgotten here."""
@@ -74,7 +80,7 @@ class Following:
             "deny": tuple(own.tools.deny),
             "quota": quota(own.limits),
             "foreign": entry.level == "project",
-            "shown": entry.spelled(),
+            "shown": entry.shown(),
         }
         if own.roots:
             found["roots"] = tuple(own.roots)
@@ -94,7 +100,7 @@ class Following:
 
     def _marks(self) -> list[Any]:
         found: list[Any] = []
-        for path in self._paths or [path for _, path in known_files()]:
+        for _, path, _ in self._files():
             with contextlib.suppress(OSError):
                 there = path.stat()
                 found.append((path, there.st_mtime_ns, there.st_size, there.st_ino))

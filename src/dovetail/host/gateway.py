@@ -26,7 +26,8 @@ from dovetail.host.asking import Needed, Round
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
 from dovetail.host.deciding import Desk
-from dovetail.host.member import Event, Member
+from dovetail.host.events import Event
+from dovetail.host.member import Member
 from dovetail.host.metering import Meter
 from dovetail.host.names import exposed
 from dovetail.host.noting import noted

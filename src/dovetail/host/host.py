@@ -16,12 +16,13 @@ from dovetail.host.answering import lacking
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
+from dovetail.host.events import Event
 from dovetail.host.following import Following
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
 from dovetail.host.journal import Journal
-from dovetail.host.member import Event, Member
+from dovetail.host.member import Member
 from dovetail.host.metering import shortened
 from dovetail.host.models.model import Model
 from dovetail.host.noting import journaling, noted
@@ -47,8 +48,8 @@ class Host(Roster):
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
     ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
     without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
-    may work in. patience: seconds a list waits for servers that are not ready. Other options are settings for all
-    servers.
+    may work in. patience: seconds a list waits for servers that are not ready. secrets: looks up what configurations
+    refer to, and masks it in all that is told. Other options are settings for all servers.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Host(Roster):
         roots: Sequence[Any] = (),
         patience: float = PATIENCE,
         project: str = "",
+        secrets: Secrets | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -74,6 +76,7 @@ class Host(Roster):
             roots=roots,
             patience=patience,
             project=project,
+            secrets=secrets,
             settings=settings,
         )
         self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
@@ -81,8 +84,10 @@ class Host(Roster):
         self._following: Following | None = None
         self._watching: asyncio.Task[None] | None = None
         self._web: dict[Any, asyncio.Task[None]] = {}
-        if journal is not None:
-            self.on("*", journaling(journal if isinstance(journal, Journal) else Journal(journal)))
+        self._journal = Journal(journal) if isinstance(journal, str | Path) else journal
+        if self._journal is not None:
+            self._journal.mask(self.secrets)
+            self.on("*", journaling(self._journal))
 
     # Configuration
 
@@ -100,8 +105,8 @@ class Host(Roster):
         level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
         the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
         """
-        host = cls(**options)
-        host._following = Following(paths, level, secrets or Secrets(), watch=watch)
+        host = cls(secrets=secrets, **options)
+        host._following = Following(paths, level, host.secrets, watch=watch)
         host._follow(*host._following.read())
         return host
 
@@ -111,18 +116,24 @@ class Host(Roster):
             raise ValueError("only a host made by from_config has something to read again")
         entries, problems = self._following.read()
         for name in self._following.gone(entries):
-            await self.remove(name)
+            if name in self._members:  # else somebody else was faster
+                await self.remove(name)
         self._follow(entries, problems)
 
     def _follow(self, entries: Mapping[str, Entry], problems: Sequence[Problem]) -> None:
         assert self._following is not None
-        self.problems = tuple(problems)
-        for problem in problems:
-            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
+        refused: list[Problem] = []
         for name, entry in entries.items():
-            if name not in self._members:
+            if name in self._following.known:
+                continue
+            try:
                 self.add(name, self._following.target(entry), **self._following.options(entry))
                 self._following.known[name] = entry
+            except (ValueError, TypeError) as exc:
+                refused.append(Problem(entry.source, entry.path, f"{entry.written}: {exc}"))
+        self.problems = (*problems, *refused)
+        for problem in self.problems:
+            self.tell(Event(kind="problem", server="", reason=problem.text, details=problem))
 
     # Life
 
@@ -143,7 +154,7 @@ class Host(Roster):
         await self.close()
 
     async def close(self) -> None:
-        """Stop all servers, at once and in bounded time."""
+        """Stop all servers, at once and in bounded time; none is started again unless the host is."""
         self._open = False
         if self._watching is not None:
             self._watching.cancel()
@@ -156,6 +167,8 @@ class Host(Roster):
             await asyncio.wait(served, timeout=_WEB_TIME)
         own = [member for callers in self._callers.values() for member in callers.members]
         await asyncio.gather(*(member.stop() for member in (*self.servers, *own)))
+        if self._journal is not None:
+            self._journal.close()  # written to again, it is opened again
 
     # Using it
 

@@ -55,7 +55,7 @@ class Journal:
         self.path = Path(path)
         self.lost = 0  # lines that could not be written
         self._values = values
-        self._secrets = secrets or Secrets({})
+        self._masks = [(secrets or Secrets({})).mask]
         self._max_bytes = max_bytes
         self._keep = keep
         self._clock = clock
@@ -77,8 +77,8 @@ class Journal:
             result_bytes=result_bytes,
         )
 
-    def decision(self, question: Question, decision: Decision, *, grant: str | None = None) -> None:
-        """What the policy said, and why; `grant` is the agreement that answered an "ask"."""
+    def decision(self, question: Question, decision: Decision) -> None:
+        """What the policy said, and why."""
         self.event(
             "decision",
             question.server,
@@ -87,12 +87,11 @@ class Journal:
             verdict=decision.verdict,
             tier=decision.tier,
             reason=decision.reason,
-            grant=grant,
         )
 
-    def consent(self, question: Question, answer: str, *, scope: str | None = None, reason: str | None = None) -> None:
+    def consent(self, question: Question, answer: str, *, reason: str | None = None) -> None:
         """What the user, or whoever speaks for the user, answered."""
-        self.event("consent", question.server, **_about(question), answer=answer, scope=scope, reason=reason)
+        self.event("consent", question.server, **_about(question), answer=answer, reason=reason)
 
     def state(self, server: str, old: str, new: str, reason: str | None = None) -> None:
         """A server that is in another state now."""
@@ -100,16 +99,26 @@ class Journal:
 
     def event(self, event: str, server: str = "", **facts: Any) -> None:
         """Anything else that happened; facts that are None are left out."""
-        told = {name: _bounded(value) for name, value in facts.items() if value is not None}
-        self._write(Event(event=event, at=self._now(), server=server, facts=self._secrets.mask(told)))
+        told = self._masked({name: value for name, value in facts.items() if value is not None})
+        bounded = {name: _bounded(value) for name, value in told.items()}  # a secret that was cut could not be found
+        self._write(Event(event=event, at=self._now(), server=server, facts=bounded))
+
+    def mask(self, secrets: Secrets) -> None:
+        """Mask what somebody else has looked up, too."""
+        self._masks.append(secrets.mask)
+
+    def _masked(self, value: Any) -> Any:
+        for mask in self._masks:
+            value = mask(value)
+        return value
 
     def tap(self, server: str) -> Tap:
         """Where a client's messages can be sent to be kept here too, values and all, secrets masked."""
 
         def keep(to: To, data: bytes, headers: Headers) -> None:
             made = frame(self._now(), to, data, headers)
-            text = None if made.text is None else self._secrets.mask(made.text)
-            message = self._secrets.mask(made.message) if made.text is None else made.message
+            text = None if made.text is None else self._masked(made.text)
+            message = self._masked(made.message) if made.text is None else made.message
             self._write(replace(made, server=server, message=message, text=text))
 
         return keep

@@ -7,7 +7,6 @@ What it offered last stays known while it sleeps. Nothing here knows of any othe
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -23,10 +22,11 @@ from dovetail.errors import (
     Unauthorized,
     clip,
 )
+from dovetail.host.events import Event
+from dovetail.host.learned import Learned, declared, tells
 from dovetail.host.quotas import Quota
-from dovetail.host.secrets import Unresolved
-from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
-from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
+from dovetail.host.secrets import Unresolved, cleaned
+from dovetail.protocol.mounting import Hear, Kind, Mountable
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -34,12 +34,6 @@ log = logging.getLogger("dovetail")
 T = TypeVar("T")
 State: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login", "failed", "disabled"]
 
-_NOTICES: Final = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES, "resource": UPDATED}
-_STALE: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "tools": ("tool",),
-    "prompts": ("prompt",),
-    "resources": ("resource", "resource template"),
-}
 _SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
 
 
@@ -60,17 +54,6 @@ class Terms(Struct, frozen=True, kw_only=True):
     quota: Quota = Quota()  # for each of its tools, beside what the policy says
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """Something a host tells of: its kind, the server it is about, and what there is to say."""
-
-    kind: str
-    server: str
-    old: str | None = None
-    new: str | None = None
-    reason: str | None = None
-    details: Any = None
-
-
 class Member:
     """One server, from its first use to its last."""
 
@@ -85,6 +68,8 @@ class Member:
         source: str = "",
         enabled: bool = True,
         permit: Callable[[], Awaitable[None]] | None = None,
+        barred: Callable[[], str] = str,
+        mask: Callable[[str], str] = str,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -92,20 +77,19 @@ class Member:
         self.source = source
         self.state: State = "idle" if enabled else "disabled"
         self.reason: MCPError | None = None
-        self.known: dict[Kind, dict[str, Any]] = {}  # what it offered last
         self.shared = False  # whether callers of a gateway use it too
         self._make = make
         self._tell = tell
         self._permit = permit  # whatever must agree before it is started
+        self._barred = barred  # why it may not be started at all, if so
+        self._mask = mask  # takes secrets out of what is told
         self._client: Client | None = None
         self._forwarding: Mountable | None = None
         self._starting: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        self._news: Counter[Kind] = Counter()  # notices of changes
-        self._fresh: dict[Kind, float] = {}
+        self._learned = Learned(name, tell)
         self._listing: dict[Kind, asyncio.Task[dict[str, Any]]] = {}
-        self._hearers: list[Hear] = []
         self._uses = 0
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -115,9 +99,17 @@ class Member:
     def sibling(self, make: Callable[[], Client | Awaitable[Client]], settings: Terms) -> "Member":
         """The same server once more, for somebody else; who hears of the one hears of the other."""
         made = Member(
-            self.name, make, settings, self._tell, identity=self.identity, source=self.source, permit=self._permit
+            self.name,
+            make,
+            settings,
+            self._tell,
+            identity=self.identity,
+            source=self.source,
+            permit=self._permit,
+            barred=self._barred,
+            mask=self._mask,
         )
-        made._hearers = self._hearers
+        made._learned.hearers = self._learned.hearers
         return made
 
     def __repr__(self) -> str:
@@ -126,6 +118,8 @@ class Member:
     # State
 
     def _set(self, state: State, reason: MCPError | None = None) -> None:
+        if reason is not None:
+            cleaned(reason, self._mask)
         old, self.state, self.reason = self.state, state, reason
         if old != state or reason is not None:
             told = None if reason is None else str(reason)
@@ -137,14 +131,14 @@ class Member:
         return self._client
 
     @property
+    def known(self) -> Mapping[Kind, dict[str, Any]]:
+        """What it offered last."""
+        return self._learned.known
+
+    @property
     def asleep(self) -> bool:
         """Whether it is not running and was not asked to."""
         return self._client is None and (self._starting is None or self._starting.done())
-
-    @property
-    def waits(self) -> bool:
-        """Whether it failed too often to be tried now."""
-        return self._failures > 0 and asyncio.get_running_loop().time() < self._not_before
 
     # Starting
 
@@ -169,6 +163,8 @@ class Member:
             raise
 
     def _check(self) -> None:
+        if why := self._barred():
+            raise CannotStart(why).at(server=self.name)
         if self.state == "disabled":
             raise CannotStart("it is disabled").at(server=self.name)
         wait = self._not_before - asyncio.get_running_loop().time()
@@ -196,11 +192,12 @@ class Member:
             raise
         except Exception as exc:
             await self._closed(client, forwarding)
-            raise self._failed(self._told(exc)) from exc.__cause__
+            failed = self._failed(self._told(exc))
+            raise failed from failed.__cause__
         self._client, self._forwarding = client, forwarding
-        self._fresh.clear()
+        self._learned.stale()
         self._set("ready")
-        self._hears = _tells(client)
+        self._hears = tells(client)
         if self._hears:
             self.spawn(self._hear(client))
         self._rest()
@@ -217,7 +214,7 @@ class Member:
             case KeyError():
                 return CannotStart(f"{clip(str(exc.args[0]))} is not set").at(server=self.name)
             case _:
-                return CannotStart(clip(str(exc), 500) or type(exc).__name__).at(server=self.name)
+                return CannotStart(clip(self._mask(str(exc)), 500) or type(exc).__name__).at(server=self.name)
 
     def _failed(self, exc: MCPError, *, lost: bool = False) -> MCPError:
         """Count it, and say when to try again: after a loss at once, then less and less often."""
@@ -235,7 +232,7 @@ class Member:
         """The client lost its server, or has one again: it looks after that itself, unless it goes on and on."""
         if self._client is None:
             return
-        self._fresh.clear()
+        self._learned.stale()
         if why is None:
             self._set("ready")
             return
@@ -275,22 +272,11 @@ class Member:
         self._hears = False  # from now on only looking tells
 
     def _changed(self, change: Change) -> None:
-        for kind in _STALE.get(change.kind, ()):
-            self._fresh.pop(kind, None)
-            self._news[kind] += 1
-        self._tell(Event(kind=f"{change.kind}.changed", server=self.name, details=change))
-        for hear in tuple(self._hearers):
-            hear(_NOTICES[change.kind], change.uri)
+        self._learned.changed(change.kind, change.uri, change)
 
     def follow(self, hear: Hear) -> Callable[[], None]:
         """Hear of the server's changes; call what is returned to stop."""
-        self._hearers.append(hear)
-
-        def stop() -> None:
-            if hear in self._hearers:
-                self._hearers.remove(hear)
-
-        return stop
+        return self._learned.follow(hear)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
         """Hear of these resources too; the server stays awake for it."""
@@ -329,34 +315,34 @@ class Member:
             listing = self._listing[kind] = self.spawn(self._list(kind))
         try:
             return await self._shared(listing)
+        except asyncio.CancelledError:
+            self._learned.missed(kind)
+            raise
         except MCPError:
+            self._learned.missed(kind)
             if kind in self.known:
                 return self.known[kind]
             raise
 
     def _is_fresh(self, kind: Kind) -> bool:
-        since = self._fresh.get(kind)
+        since = self._learned.since(kind)
         if since is None or self._client is None:
             return False
         return self._hears or asyncio.get_running_loop().time() - since < self.settings.list_life
 
     async def _list(self, kind: Kind) -> dict[str, Any]:
         client = await self.ready()
-        now, news = asyncio.get_running_loop().time(), self._news[kind]
+        now, news = asyncio.get_running_loop().time(), self._learned.news(kind)
         try:
             async with asyncio.timeout(self.settings.list_time):
                 await client.connect()  # what it offers is told when it opens
-                found = await _declared(client, kind)
+                found = await declared(client, kind)
         except TimeoutError:
             why = RequestTimeout(f"it did not list its {kind}s within {self.settings.list_time:g} s")
             raise self._degraded(why.at(server=self.name)) from None
         except MCPError as exc:
             raise self._degraded(exc) from exc.__cause__
-        before, self.known[kind] = self.known.get(kind), found
-        if news == self._news[kind]:  # else it changed while it was told
-            self._fresh[kind] = now
-        if before is not None and before != found:
-            self._tell(Event(kind="definitions.changed", server=self.name, new=kind, details=(before, found)))
+        self._learned.learn(kind, found, now, news)
         self._rest()
         return found
 
@@ -364,11 +350,6 @@ class Member:
         if self.state == "ready":
             self._set("needs_login" if isinstance(exc, AuthError | Unauthorized) else "degraded", exc)
         return exc
-
-    async def all_listed(self) -> None:
-        """Learn all it offers."""
-        for kind in KINDS:
-            await self.listed(kind)
 
     # For a gateway
 
@@ -469,34 +450,3 @@ class Member:
 def _cancelling() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _tells(client: Client) -> bool:
-    """Whether a server says that it tells of changes."""
-    offered = client.capabilities
-    return any(one is not None and one.list_changed for one in (offered.tools, offered.prompts, offered.resources))
-
-
-async def _declared(client: Client, kind: Kind) -> dict[str, Any]:
-    offered = client.capabilities
-    match kind:
-        case "tool":
-            return _each(await client.list_tools() if offered.tools is not None else (), "name")
-        case "prompt":
-            return _each(await client.list_prompts() if offered.prompts is not None else (), "name")
-        case "resource":
-            return _each(await client.list_resources() if offered.resources is not None else (), "uri")
-        case _:
-            found = await client.list_resource_templates() if offered.resources is not None else ()
-            return _each(found, "uri_template")
-
-
-def _each(declarations: Sequence[Any], name: str) -> dict[str, Any]:
-    """Each under its name. Of two that differ under one name neither is kept: nobody could say which one is meant."""
-    found: dict[str, Any] = {}
-    twice: set[str] = set()
-    for one in declarations:
-        key = getattr(one, name)
-        if found.setdefault(key, one) != one:
-            twice.add(key)
-    return {key: one for key, one in found.items() if key not in twice}

@@ -5,8 +5,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from dovetail.host.events import Event
 from dovetail.host.journal import Journal
-from dovetail.host.member import Event
 from dovetail.host.policy import Decision, Question
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct

@@ -19,9 +19,10 @@ from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, CallbackConsent, DenyAll
 from dovetail.host.deciding import Desk
+from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Event, Member, Terms
+from dovetail.host.member import Member, Terms
 from dovetail.host.metering import Meter
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
@@ -30,6 +31,7 @@ from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy, Question
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
+from dovetail.host.secrets import Secrets
 from dovetail.protocol.mounting import KINDS, Kind
 
 log = logging.getLogger("dovetail")
@@ -58,6 +60,7 @@ class Roster:
         roots: Sequence[Any],
         patience: float,
         project: str,
+        secrets: Secrets | None,
         settings: Mapping[str, Any],
     ) -> None:
         Terms(**settings)  # a wrong one shows at once
@@ -67,6 +70,7 @@ class Roster:
         self.meter = Meter()
         self._roots = roots
         self._project = project
+        self.secrets = secrets or Secrets()  # what was looked up, so that it is masked wherever it would be told
         self._settings = settings
         self._members: dict[str, Member] = {}
         self._callers: dict[str, PerCaller] = {}
@@ -96,7 +100,7 @@ class Roster:
         enabled = options.pop("enabled", True)
         identity = identity or identity_of(target)
         credentials = options.pop("credentials", None)
-        foreign, shown = options.pop("foreign", False), options.pop("shown", "")
+        foreign, shown = options.pop("foreign", False), options.pop("shown", {"from": source} if source else {})
         answers = Answers(
             name,
             self.desk,
@@ -110,17 +114,34 @@ class Roster:
         async def make(**more: Any) -> Client:
             # Looking up a secret may take a while.
             to = await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
-            return Client(to, name=name, on_log=logged, **{**answers.options(), **options, **more})
+            given = {**answers.options(), **options, **more}
+            for one in (to, given):
+                self._mask_in(one)
+            return Client(to, name=name, on_log=logged, **given)
 
         def logged(message: Any) -> None:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
 
         async def permit() -> None:
             question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
-            await self.desk.settle(question, details={"command": shown, "from": source}, given=not foreign)
+            await self.desk.settle(question, details=shown, given=not foreign)
+
+        def barred() -> str:
+            if not self._open:
+                return "the host is not open: use it within `async with`"
+            return "" if self._members.get(name) is member else "it was removed"
 
         member = Member(
-            name, make, settings, self.tell, identity=identity, source=source, enabled=enabled, permit=permit
+            name,
+            make,
+            settings,
+            self.tell,
+            identity=identity,
+            source=source,
+            enabled=enabled,
+            permit=permit,
+            barred=barred,
+            mask=self.secrets.mask,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
@@ -129,6 +150,12 @@ class Roster:
         if self._open and settings.start == "eager":
             self._begin(member)
         return member
+
+    def _mask_in(self, told: Any) -> None:
+        for part in ("env", "headers"):
+            named = told.get(part) if isinstance(told, Mapping) else None
+            if isinstance(named, Mapping):
+                self.secrets.remember_named(named)
 
     async def remove(self, name: str) -> None:
         """Stop a server and forget it."""
@@ -186,7 +213,7 @@ class Roster:
 
     def on(self, kind: str, function: Callable[[Event], Any]) -> Callable[[], None]:
         """Hear of events of a kind, which may be a glob; call what is returned to stop."""
-        entry = (kind, function)
+        entry = (check_kind(kind), function)
         self._listeners.append(entry)
 
         def stop() -> None:

@@ -2,18 +2,18 @@
 
 A value never appears in a repr, an error or a log. What cannot be looked up is an error that names the setting and the
 reference, never an empty text and never the reference itself. A project's file may not run commands, nor read files
-outside of the project or what other programs keep in the keyring.
+outside of the project or what the keyring keeps for anybody else.
 """
 
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from dovetail.errors import clip
+from dovetail.errors import MCPError, clip
 from dovetail.protocol.recording import MASK, masked
 from dovetail.wire.shape import Struct
 
@@ -30,6 +30,7 @@ _SHORTEST: Final = 6  # a shorter text would be masked wherever it happens to st
 _PATIENCE: Final = 30.0  # of a command, which may ask its user
 _LARGEST: Final = 64 * 1024  # of a file or an output that is one secret
 _SERVICE: Final = "dovetail"
+_ORDINARY: Final = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "TZ", "PWD"))
 
 
 class Reference(Struct, frozen=True):
@@ -123,9 +124,20 @@ class Secrets:
             self.remember(value)
         return value
 
-    def passed(self, names: Iterator[str] | list[str]) -> dict[str, str]:
+    def passed(self, names: Iterable[str]) -> dict[str, str]:
         """Those of these variables that are set."""
-        return {name: self._environ[name] for name in names if name in self._environ}
+        found = {name: self._environ[name] for name in names if name in self._environ}
+        self.remember_all(value for name, value in found.items() if name not in _ORDINARY)
+        return found
+
+    def remember_named(self, named: Mapping[str, Any]) -> None:
+        """Mask those of these values whose names say that they are secrets."""
+        self.remember_all(str(value) for name, value in named.items() if _SECRET.search(name))
+
+    def remember_all(self, values: Iterable[str]) -> None:
+        """Mask all of these from now on."""
+        for value in values:
+            self.remember(value)
 
     def remember(self, value: str) -> None:
         """Mask this value from now on."""
@@ -182,13 +194,31 @@ class Secrets:
         return value
 
     def _kept(self, name: str, place: Place, missing: Callable[[str], Unresolved]) -> str:
+        if place.level == "project":  # anything else is the user's, who did not write this file
+            service = f"{_SERVICE}:{place.folder}"
+            value = self._keyring(service, name)
+            if value is None:
+                raise missing(f"a project's file reads only what is kept for it: keyring set {service!r} {clip(name)}")
+            return value
         service, slash, user = name.partition("/")
-        if slash and place.level == "project" and service != _SERVICE:
-            raise missing(f"a project's file may not read what {clip(service)} keeps in the keyring")
         value = self._keyring(service, user) if slash else self._keyring(_SERVICE, name)
         if value is None:
             raise missing(f"the keyring has no {clip(name)}")
         return value
+
+
+def cleaned(exc: MCPError, mask: Callable[[str], str]) -> None:
+    """Take secrets out of an error; a cause that holds some is left out of it."""
+    exc.args = tuple(mask(one) if isinstance(one, str) else one for one in exc.args)
+    for name in ("message", "stderr", "hint"):
+        if isinstance(said := getattr(exc, name, None), str):
+            setattr(exc, name, mask(said))
+    cause = exc.__cause__
+    while cause is not None:
+        if mask(told := str(cause)) != told:
+            exc.__cause__ = None
+            return
+        cause = cause.__cause__
 
 
 def _place(name: str, place: Place) -> str:

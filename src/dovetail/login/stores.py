@@ -125,7 +125,7 @@ def _unusable(place: Path, exc: OSError) -> LoginFailed:
 class KeyringStore:
     """The system's keyring, by the keyring library; the locks are files."""
 
-    def __init__(self, service: str = "dovetail") -> None:
+    def __init__(self, service: str = "dovetail-logins") -> None:
         import keyring
 
         self._keyring: Any = keyring

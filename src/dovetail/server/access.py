@@ -5,7 +5,7 @@ What a caller may not see does not exist for them. What they see but lack scopes
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, cast
 
 from dovetail.errors import InsufficientScope
 from dovetail.protocol.principal import SCOPE, Principal
@@ -15,7 +15,9 @@ from dovetail.wire.shape import Struct
 log = logging.getLogger("dovetail")
 
 Predicate = Callable[[Principal | None], bool]
-V = TypeVar("V")
+
+_NONE: Final = frozenset[str]()
+_KINDS_OF_CALLERS: Final = 256  # told apart by their scopes, and remembered
 
 
 class Access(Struct, frozen=True):
@@ -45,9 +47,9 @@ class Rules:
 
     def add_named(self, name: str, access: Access) -> None:
         """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
-        if "{" in name:
-            self._patterns[name] = Template(name)
         self._named[name] = _both(self._named.get(name), access)
+        if "{" in name:
+            self._patterns = self._patterns | {name: Template(name)}  # requests of other threads may be reading it
 
     def named(self, name: str) -> Access | None:
         """The rule about something of this name or URI; None if there is none."""
@@ -93,12 +95,10 @@ class Rules:
         access = self.named(uri)
         return access is None or admitted(access, uri, principal)
 
-    def shown(self, kind: str, items: Mapping[str, V], principal: Principal | None) -> Mapping[str, V] | None:
-        """Those of the items this caller is shown; None if no rule is about any of them."""
-        rules = {name: access for name in items if (access := self._rules.get((kind, name))) is not None}
-        if not rules:
-            return None
-        return {name: item for name, item in items.items() if self.lists(rules.get(name), name, principal)}
+    def sight(self, kind: str, items: Iterable[str]) -> "Sight | None":
+        """Who is shown which of these; None if no rule is about any of them."""
+        found = {name: access for name in items if (access := self._rules.get((kind, name))) is not None}
+        return Sight(self, found, scopes=not self._show_locked) if found else None
 
     def shows(self, kind: str, name: str, principal: Principal | None) -> bool:
         """Whether it is listed for this caller."""
@@ -110,6 +110,34 @@ class Rules:
             return True
         held = principal.scopes if principal is not None else frozenset[str]()
         return (self._show_locked or held.issuperset(access.scopes)) and visible_to(access, name, principal)
+
+
+class Sight:
+    """Who is shown which of some things, as their rules were when it was made."""
+
+    def __init__(self, rules: Rules, ruled: Mapping[str, Access], *, scopes: bool) -> None:
+        self._rules = rules
+        self._ruled = ruled
+        self._judged = any(access.visible is not None for access in ruled.values())  # by functions of the principal
+        self._scopes = frozenset(scope for access in ruled.values() for scope in access.scopes) if scopes else _NONE
+        self._known: dict[frozenset[str], frozenset[str]] = {}
+
+    def hidden(self, principal: Principal | None) -> tuple[frozenset[str], frozenset[str]]:
+        """What tells this caller from those who are shown something else, and the names hidden from it."""
+        if self._judged:
+            found = self._hidden(principal)
+            return found, found
+        held = self._scopes & principal.scopes if principal is not None else _NONE
+        known = self._known.get(held)
+        if known is None:
+            known = self._hidden(principal)
+            if len(self._known) < _KINDS_OF_CALLERS:
+                self._known[held] = known
+        return held, known
+
+    def _hidden(self, principal: Principal | None) -> frozenset[str]:
+        lists = self._rules.lists
+        return frozenset(name for name, access in self._ruled.items() if not lists(access, name, principal))
 
 
 def admitted(access: Access, name: str, principal: Principal | None) -> bool:

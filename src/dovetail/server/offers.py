@@ -4,6 +4,7 @@ Everything registered is compiled on the spot, so that a mistake shows where it 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from dovetail.errors import InvalidParams
@@ -48,6 +49,7 @@ class Offers:
         show_locked: bool,
     ) -> None:
         self.changes = Changes()
+        self._changing = RLock()  # one thread at a time changes what is offered; nobody waits to read it
         self._pages = pages
         self._always = _known_lists(always)
         self._experimental = experimental
@@ -217,26 +219,31 @@ class Offers:
         if not (names or tags) or not (scopes or visible):
             raise ValueError("restrict takes names or tags=, and scopes= or visible=")
         rule = access(scopes, visible)
-        meant = [*self._meant(names, tags)]
-        rules = self._ruled()
-        if tags:
-            rules.add_tagged(tags, rule)
-        for name in names:
-            rules.add_named(name, rule)
-        for kind, name, _ in meant:
-            rules.add(kind, name, rule)
+        with self._changing:
+            meant = [*self._meant(names, tags)]
+            rules = self._ruled()
+            if tags:
+                rules.add_tagged(tags, rule)
+            for name in names:
+                rules.add_named(name, rule)
+            for kind, name, _ in meant:
+                rules.add(kind, name, rule)
         self.changed(*_LISTS)
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
-        known = {name for registered in self._all.values() for name in registered}
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
-        other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
-        for _, one in other:
-            one.enabled = enabled
-        for kind in dict.fromkeys(kind for kind, _ in other):
-            self._refresh(kind)
-        self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
+        with self._changing:
+            known = {name for registered in self._all.values() for name in registered}
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
+            other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
+            for _, one in other:
+                one.enabled = enabled
+            kinds = dict.fromkeys(kind for kind, _ in other)
+            for kind in kinds:
+                self._refresh(kind)
+            self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
+        for kind in kinds:
+            self.changed(_LIST_OF[kind])
 
     def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
@@ -256,20 +263,19 @@ class Offers:
 
     def _register(self, kind: str, name: str, made: Any, access: "Access | None") -> None:
         _check_sound(made.declaration)
-        if name in self._all[kind]:
-            raise ValueError(f"a {kind} called {name!r} is already registered")
-        self._all[kind][name] = made
-        if access is not None:
-            self._ruled().add(kind, name, access)
-        if self._rules is not None:
-            for rule in (self._rules.tagged(made.tags), self._rules.named(name)):
-                if rule is not None:
-                    self._rules.add(kind, name, rule)
-        if made.enabled and kind != "resource template":
-            self._registry(kind)[name] = made
-            self.changed(_LIST_OF[kind])
-        else:
-            self._refresh(kind)
+        with self._changing:
+            if name in self._all[kind]:
+                raise ValueError(f"a {kind} called {name!r} is already registered")
+            self._all[kind][name] = made
+            if access is not None:
+                self._ruled().add(kind, name, access)
+            if self._rules is not None:
+                for rule in (self._rules.tagged(made.tags), self._rules.named(name)):
+                    if rule is not None:
+                        self._rules.add(kind, name, rule)
+            if made.enabled:
+                self._offer(kind, self._registry(kind) | {name: made})
+        self.changed(_LIST_OF[kind])
 
     def _ruled(self) -> "Rules":
         from dovetail.server.access import Rules
@@ -279,21 +285,30 @@ class Offers:
         return self._rules
 
     def _unregister(self, kind: str, name: str) -> None:
-        if name not in self._all[kind]:
-            from dovetail.server.arguments import listed
+        with self._changing:
+            if name not in self._all[kind]:
+                from dovetail.server.arguments import listed
 
-            raise ValueError(f"no {kind} is called {listed([str(name)], self._all[kind])}")
-        del self._all[kind][name]
-        if self._rules is not None:
-            self._rules.drop(kind, name)
-        self._refresh(kind)
+                raise ValueError(f"no {kind} is called {listed([str(name)], self._all[kind])}")
+            del self._all[kind][name]
+            self._refresh(kind)
+            if self._rules is not None:
+                self._rules.drop(kind, name)  # last: nothing is offered without its rule
+        self.changed(_LIST_OF[kind])
 
     def _registry(self, kind: str) -> dict[str, Any]:
-        return {"tool": self._tools, "resource": self._resources, "prompt": self._prompts}[kind]
+        if kind == "tool":
+            return self._tools
+        if kind == "resource":
+            return self._resources
+        return self._prompts if kind == "prompt" else self._templates
 
     def _refresh(self, kind: str) -> None:
-        """What is enabled is offered; requests at work keep the registry they found."""
-        enabled: Any = {name: one for name, one in self._all[kind].items() if one.enabled}
+        """What is enabled is offered."""
+        self._offer(kind, {name: one for name, one in self._all[kind].items() if one.enabled})
+
+    def _offer(self, kind: str, enabled: dict[str, Any]) -> None:
+        """Another registry in place of the one there was, which requests at work, of any thread, keep as it is."""
         match kind:
             case "tool":
                 self._tools = enabled
@@ -305,7 +320,7 @@ class Offers:
                 self._templates = enabled
                 by_precision = sorted(self._templates.values(), key=lambda one: one.template.specificity, reverse=True)
                 self._templates_by_precision = tuple(by_precision)
-        self.changed(_LIST_OF[kind])
+        self._pages.clear()
 
     def _registering(self, function: Any, options: dict[str, Any], add: Callable[..., None]) -> Any:
         if callable(function):

@@ -5,8 +5,9 @@ A cursor names the item its page ended with, so items that come and go elsewhere
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol import downgrade
@@ -15,9 +16,32 @@ from dovetail.server.options import Lifetime
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.shape import PaginatedParams, Result
 
+if TYPE_CHECKING:
+    from dovetail.server.access import Sight
+
 Shape = Callable[..., Result]
 
-_KEPT = 1000  # encoded pages; more than that is somebody trying
+_MOST = 16 * 2**20  # bytes of encoded pages; what is over makes room, the oldest first
+_KEY = 1024  # bytes a page's key may take
+
+
+class Kept:
+    """What was made of one state of the registry and its rules; another state has another."""
+
+    def __init__(self) -> None:
+        self.sights: dict[str, Sight | None] = {}  # by kind: who is shown which
+        self.pages: dict[Hashable, bytes] = {}
+        self._size = 0
+        self._lock = Lock()
+
+    def put(self, key: Hashable, page: bytes) -> None:
+        """Keep a page, within bounds; a single one however large."""
+        with self._lock:
+            if key not in self.pages:
+                self.pages[key] = page
+                self._size += len(page) + _KEY
+            while self._size > _MOST and len(self.pages) > 1:
+                self._size -= len(self.pages.pop(next(iter(self.pages)))) + _KEY
 
 
 class Pages:
@@ -28,33 +52,34 @@ class Pages:
             raise ValueError("page_size must be at least 1")
         self._size = size
         self._cursor_limit = cursor_limit
-        self._encoded: dict[tuple[str, str | None, str, tuple[str, ...]], bytes] = {}
+        self.kept = Kept()  # whoever makes a page takes this first, then looks at the registry
 
     def clear(self) -> None:
         """A list is another now."""
-        self._encoded = {}  # not emptied: a page being made in another thread must not land among the new ones
+        self.kept = Kept()
 
     def page(
         self,
+        kept: Kept,
         exchange: Exchange,
         items: Mapping[str, Any],
         field: str,
         shape: Shape,
         life: Lifetime,
-        shown: tuple[str, ...] = (),
+        seen: Hashable = None,
+        hidden: Collection[str] = (),
     ) -> bytes:
-        """The page an exchange asks for, in the words of its revision; `shown` names the items if they are not all."""
+        """The page an exchange asks for, in the words of its revision; `seen` tells apart from whom what is hidden."""
         cursor = convert(exchange.params, PaginatedParams).cursor
-        key = (exchange.method, cursor, exchange.caller.revision, shown)
-        encoded = self._encoded
-        known = encoded.get(key)
+        key = (exchange.method, cursor, exchange.caller.revision, seen)
+        known = kept.pages.get(key)
         if known is None:
-            result = self._make(exchange.method, cursor, items, field, shape, life)
+            shown = {name: one for name, one in items.items() if name not in hidden} if hidden else items
+            result = self._make(exchange.method, cursor, shown, field, shape, life)
             if not exchange.caller.stateless:
                 result = downgrade.result(exchange.caller.revision, exchange.method, result)
             known = encode(result)
-            if len(encoded) < _KEPT:
-                encoded[key] = known
+            kept.put(key, known)
         return known
 
     def made(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: Shape, life: Lifetime) -> Result:
@@ -81,9 +106,10 @@ class Pages:
                 raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
             except (binascii.Error, ValueError):
                 raw = b""
-            for place, name in enumerate(names):
-                if encode([method, name]) == raw:
-                    return place + 1
+            if base64.urlsafe_b64encode(raw).decode("ascii") == cursor:  # the one spelling that was given out
+                for place, name in enumerate(names):
+                    if encode([method, name]) == raw:
+                        return place + 1
         raise InvalidParams("Invalid params: cursor")
 
 

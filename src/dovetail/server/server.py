@@ -43,7 +43,7 @@ from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
 from dovetail.server.offers import Offers
 from dovetail.server.options import Lifetime, expect
-from dovetail.server.paging import Pages
+from dovetail.server.paging import Kept, Pages
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
@@ -66,24 +66,19 @@ if TYPE_CHECKING:
 
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
-    from dovetail.server.access import Predicate, Rules
+    from dovetail.server.access import Predicate, Rules, Sight
     from dovetail.server.mount import Mounts
     from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
     from dovetail.server.transforms import Transform
 
 _SWEEP: Final = 0.5  # how often running calls are looked at, seconds
+_SHORT: Final = 2.0  # a tool's own limit under this has a timer of its own
 _LARGE: Final = 64 * 1024  # bytes of a message worth counting
 _ASKED: Final[dict[str, tuple["Kind", str]]] = {
     "tools/call": ("tool", "name"),
     "resources/read": ("resource", "uri"),
     "prompts/get": ("prompt", "name"),
-}
-_KINDS: Final = {
-    "tools": "tool",
-    "resources": "resource",
-    "resource_templates": "resource template",
-    "prompts": "prompt",
 }
 
 
@@ -274,20 +269,18 @@ class Server(Offers):
 
     def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
         """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
-        items = self._registered(kind)
-        if self._rules is not None:
-            shown = self._rules.shown(kind, items, exchange.caller.principal)
-            items = items if shown is None else shown
-        return {name: one.declaration for name, one in items.items()}
+        _, items, sight = self._view(kind)
+        hidden = () if sight is None else sight.hidden(exchange.caller.principal)[1]
+        return {name: one.declaration for name, one in items.items() if name not in hidden}
 
     def declared(self, kind: "Kind") -> dict[str, Any]:
         """What is registered here, by name or URI, whoever asks and enabled or not."""
-        return {name: one.declaration for name, one in self._all[kind].items()}
+        return {name: one.declaration for name, one in self._all[kind].copy().items()}
 
     def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
         """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
         rules = self._rules
-        if name in self._registered(kind) and (rules is None or rules.shows(kind, name, principal)):
+        if name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal)):
             return True
         return kind == "resource" and any(
             one.template.match(name) is not None and (rules is None or rules.shows(*_key(one), principal))
@@ -301,11 +294,18 @@ class Server(Offers):
         if kind == "resource":
             with contextlib.suppress(ResourceNotFound):
                 self._resource_at(name, principal)
-        elif name in self._registered(kind):
+        elif name in self._registry(kind):
             self._rules.check(kind, name, principal)
 
-    def _registered(self, kind: "Kind") -> Mapping[str, Any]:
-        return self._templates if kind == "resource template" else self._registry(kind)
+    def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
+        """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
+        while True:
+            kept = self._pages.kept
+            items = self._registry(kind)
+            if self._rules is not None and kind not in kept.sights:
+                kept.sights[kind] = self._rules.sight(kind, items)
+            if kept is self._pages.kept:
+                return kept, items, kept.sights.get(kind)
 
     def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
         """One page of a list put together for one caller, and so not to be shared."""
@@ -490,6 +490,8 @@ class Server(Offers):
         args, kwargs = signature.bind(arguments, None)
         if runner.timeout is not None:
             exchange.deadline = _now() + runner.timeout
+            if runner.timeout < _SHORT:
+                return _promptly(exchange, runner(args, kwargs, self._threads, exchange.origin))
         return runner(args, kwargs, self._threads, exchange.origin)
 
     async def _run_asking(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
@@ -503,7 +505,8 @@ class Server(Offers):
             if runner.timeout is not None:
                 exchange.deadline = _now() + runner.timeout
             try:
-                value = await runner(args, kwargs, self._threads, exchange.origin)
+                work = runner(args, kwargs, self._threads, exchange.origin)
+                value = await (_promptly(exchange, work) if (runner.timeout or _SHORT) < _SHORT else work)
             except InputNeeded:
                 return asking.required()
             except BaseExceptionGroup as group:
@@ -559,14 +562,14 @@ class Server(Offers):
         fixed = self._resources.get(uri)
         if fixed is not None:
             # Whom it is hidden from does not get at its address by a template either.
-            if rules is None or rules.check("resource", uri, principal):
+            if rules is None or self._permits(rules, "resource", uri, principal):
                 return fixed, {}
             raise ResourceNotFound(uri)
         if rules is not None and not rules.lets(uri, principal):
             raise ResourceNotFound(uri)
         for template in self._templates_by_precision:
             found = template.template.match(uri)
-            if found is not None and (rules is None or rules.check(*_key(template), principal)):
+            if found is not None and (rules is None or self._permits(rules, *_key(template), principal)):
                 return template, found
         raise ResourceNotFound(uri)
 
@@ -588,9 +591,13 @@ class Server(Offers):
             return False
         return True
 
-    def _there(self, exchange: Exchange, kind: str, name: str) -> bool:
+    def _there(self, exchange: Exchange, kind: "Kind", name: str) -> bool:
         """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
-        return self._rules is None or self._rules.check(kind, name, exchange.caller.principal)
+        return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
+
+    def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
+        # What another thread has taken away meanwhile has no rule any more, and is not there any more.
+        return rules.check(kind, name, principal) and name in self._registry(kind)
 
     # Prompts
 
@@ -637,27 +644,27 @@ class Server(Offers):
 
     async def _list_tools(self, exchange: Exchange) -> bytes:
         self._check_offered(exchange, "tools", self._tools)
-        return self._page(exchange, self._tools, "tools", ListToolsResult)
+        return self._page(exchange, "tool", "tools", ListToolsResult)
 
     async def _list_resources(self, exchange: Exchange) -> bytes:
         self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, self._resources, "resources", ListResourcesResult)
+        return self._page(exchange, "resource", "resources", ListResourcesResult)
 
     async def _list_templates(self, exchange: Exchange) -> bytes:
         self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, self._templates, "resource_templates", ListResourceTemplatesResult)
+        return self._page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
 
     async def _list_prompts(self, exchange: Exchange) -> bytes:
         self._check_offered(exchange, "prompts", self._prompts)
-        return self._page(exchange, self._prompts, "prompts", ListPromptsResult)
+        return self._page(exchange, "prompt", "prompts", ListPromptsResult)
 
-    def _page(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> bytes:
+    def _page(self, exchange: Exchange, kind: "Kind", field: str, shape: type[Result]) -> bytes:
+        kept, items, sight = self._view(kind)
         life = self._lifetime(exchange.method)
-        if self._rules is not None:
-            shown = self._rules.shown(_KINDS[field], items, exchange.caller.principal)
-            if shown is not None:
-                return self._pages.page(exchange, shown, field, shape, Lifetime(life.ttl_ms), tuple(shown))
-        return self._pages.page(exchange, items, field, shape, life)
+        if sight is None:
+            return self._pages.page(kept, exchange, items, field, shape, life)
+        seen, hidden = sight.hidden(exchange.caller.principal)
+        return self._pages.page(kept, exchange, items, field, shape, Lifetime(life.ttl_ms), seen, hidden)
 
     def _lifetime(self, method: str) -> Lifetime:
         return self._lifetimes.get(method) or self._lifetimes[""]
@@ -716,7 +723,10 @@ class Server(Offers):
         self._swept = loop
         if loop not in self._sweeping:
             self._sweeping.add(loop)
-            loop.call_later(_SWEEP, self._sweep, loop)
+            loop.call_later(self._sweep_every(), self._sweep, loop)
+
+    def _sweep_every(self) -> float:
+        return min(_SWEEP, self.limits.run_time / 4)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
@@ -726,7 +736,7 @@ class Server(Offers):
             if overdue and exchange.task.get_loop() is loop:  # another loop's calls are its own to end
                 exchange.end("timeout")
         if self._running:
-            loop.call_later(_SWEEP, self._sweep, loop)
+            loop.call_later(self._sweep_every(), self._sweep, loop)
         else:
             self._sweeping.discard(loop)
             self._swept = None
@@ -745,6 +755,22 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def _promptly(exchange: Exchange, work: Awaitable[Any]) -> Any:
+    """Do the work, stopped at its deadline and not at the next sweep."""
+    deadline = exchange.deadline
+    assert deadline is not None
+    timer = asyncio.get_running_loop().call_at(deadline, _expire, exchange, deadline)
+    try:
+        return await work
+    finally:
+        timer.cancel()
+
+
+def _expire(exchange: Exchange, deadline: float) -> None:
+    if exchange.deadline == deadline:  # else a user is being asked, or was: the sweep sees to what is left
+        exchange.end("timeout")
+
+
 def _take_share(counter: Counter[str], origin: str, limit: int) -> None:
     """One more request of this caller's, if there is room among its own."""
     if counter[origin] >= limit:
@@ -758,7 +784,7 @@ def _give_back(counter: Counter[str], origin: str) -> None:
         del counter[origin]
 
 
-def _key(resource: Resource | ResourceTemplate) -> tuple[str, str]:
+def _key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
     if isinstance(resource, Resource):
         return "resource", resource.declaration.uri
     return "resource template", resource.declaration.uri_template
