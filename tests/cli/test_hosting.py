@@ -200,6 +200,32 @@ def test_what_a_policy_says(run: Run, policy: Path, words: list[str], code: int,
     assert facts["unattended"] == ("allow" if code == 0 else "deny")
 
 
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        (["docs.find", "--kind", "tools/call"], "did you mean 'tool.call'"),
+        (["secret_dump"], "SERVER.TOOL"),
+    ],
+)
+def test_a_question_that_can_never_be_asked(run: Run, policy: Path, words: list[str], about: str) -> None:
+    said = run("policy", "explain", policy, *words)
+    assert said.code == 2
+    assert about in said.err
+
+
+def test_what_is_explained_is_what_happens(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "allow.toml"
+    path.write_text('default = "allow"\n')
+    for words, code in (
+        (["a", "--kind", "server.start"], 0),
+        (["a", "--kind", "server.start", "--foreign"], 8),
+        (["a", "--kind", "sampling.request"], 8),
+        (["a", "--kind", "elicit.form"], 8),
+        (["a", "--kind", "roots.list"], 0),
+    ):
+        assert run("policy", "explain", path, *words).code == code
+
+
 def test_tiers_and_annotations(run: Run, tmp_path: Path) -> None:
     user, project = tmp_path / "user.toml", tmp_path / "project.toml"
     user.write_text('[[rules]]\nverdict = "allow"\nread_only = true\n')

@@ -230,3 +230,23 @@ def test_a_name_that_clients_may_refuse_is_told(name: str, caplog: pytest.LogCap
 def test_a_name_of_the_specification_is_not(name: str, caplog: pytest.LogCaptureFixture) -> None:
     Server("x").add_tool(named, name=name)
     assert not caplog.text
+
+
+def test_a_method_without_its_object_is_refused() -> None:
+    app = Server("x")
+    with pytest.raises(TypeError, match=r"parameter `self`: a method without its object: mark it with dovetail\.tool"):
+
+        class Shop:
+            @app.tool
+            def sell(self, what: str) -> str:
+                return what
+
+    for decorate in (app.tool, app.tool("y"), app.prompt):
+        with pytest.raises(TypeError, match=r"a classmethod cannot be offered.*app\.add\(object\)"):
+            decorate(classmethod(lambda cls, what: what))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    @app.tool
+    def honest(self: str) -> str:
+        return self
+
+    assert [one for one in app.declared("tool")] == ["honest"]

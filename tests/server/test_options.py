@@ -146,7 +146,7 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
             await client.request("resources/read", {"uri": uri})
     app.enable(tags=["c"])
     assert (await client.request("resources/read", {"uri": "x://t/1"}))["contents"][0]["text"] == "1"
-    with pytest.raises(ValueError, match="nothing is called 'zzz'"):
+    with pytest.raises(ValueError, match="nothing is called `zzz`"):
         app.enable("zzz")
     with pytest.raises(ValueError, match="already registered"):
         app.add_tool(lambda: "x", name="a")

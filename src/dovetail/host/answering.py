@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
 from dovetail.host.consent import Deny, Edit, Later
 from dovetail.host.deciding import Desk, Postponed, asked
 from dovetail.host.models.model import Model, Reply
@@ -97,7 +97,7 @@ class Answers:
             case _:
                 if kind == "elicit.url":
                     return True
-                raise Declined  # agreed to, but nothing was filled in
+                raise AnswerError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
 
     # The model
 
@@ -105,9 +105,9 @@ class Answers:
         """What the host's model says. The server sees no other server's context, and gets no more than its share."""
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MOST_TOKENS))
-        if self._take is not None:
-            await self._take(self._server, "sampling.request")
         try:
+            if self._take is not None:
+                await self._take(self._server, "sampling.request")
             async with self._turn:
                 settled = await self._desk.settle(
                     self._question("sampling.request"), details={"messages": plain(params.messages), **_said(params)}

@@ -104,7 +104,7 @@ def read_file(
     guessed = _known(path)
     source, level = source or guessed[0], level or guessed[1]
     try:
-        document = parse(path.read_text(encoding="utf-8"), path.suffix)
+        document = parse(path.read_text(encoding="utf-8-sig"), path.suffix)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
     entries: list[Entry] = []

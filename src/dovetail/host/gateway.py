@@ -24,7 +24,7 @@ from dovetail.errors import (
 )
 from dovetail.host.asking import Needed, Round
 from dovetail.host.catalog import Catalog
-from dovetail.host.consent import Answer, ConsentRequest, Deny, DenyAll
+from dovetail.host.consent import Answer, ConsentRequest, Deny, attended
 from dovetail.host.deciding import Desk
 from dovetail.host.events import Event
 from dovetail.host.member import Member
@@ -225,8 +225,8 @@ class Seat:
             raise _not_found(exchange)  # before anything is started: it is not there
         declared = await host.declared(member, name) if kind == "tool.call" else None
         question = host.question(member, kind, name, arguments if kind == "tool.call" else None, declared)
-        who = exchange.caller.principal or exchange.origin or ""
-        question = replace(question, identity=f"{question.identity}@{who}")
+        who = str(exchange.caller.principal or exchange.origin or "")
+        question = replace(question, caller=who)
         round_ = Round(exchange, self._sealer)
         if not round_.consented:
             settled = await host.desk.settle(
@@ -239,7 +239,7 @@ class Seat:
                 exchange.params = {**params, "arguments": settled.edited}
         round_.go_on()
         try:
-            async with host.meter.within(member.name, name, host.quota(member, name)), member.using():
+            async with host.meter.within(member.name, name, host.quota(member, name), kind), member.using():
                 forwarding = await member.forwarding()
                 with noted(question, host.tell) as note:
                     result = await forwarding.serve(exchange)
@@ -252,7 +252,7 @@ class Seat:
         if round_.able:
             return await round_.ask(request)
         broker = self._host.desk.broker
-        if isinstance(broker, DenyAll):
+        if not attended(broker):
             return Deny("this needs the user's consent, and the client cannot ask for it: it declares no elicitation")
         return await broker.ask(request)
 

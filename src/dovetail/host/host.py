@@ -27,7 +27,7 @@ from dovetail.host.metering import shortened
 from dovetail.host.models.model import Model
 from dovetail.host.noting import journaling, noted
 from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy
+from dovetail.host.policy import Policy, Question
 from dovetail.host.postponing import Postponing
 from dovetail.host.roster import PATIENCE, Roster
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up
@@ -46,10 +46,11 @@ class Host(Roster):
     """Servers, and what may happen with them.
 
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
-    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
-    without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
-    may work in. patience: seconds a list waits for servers that are not ready. secrets: looks up what configurations
-    refer to, and masks it in all that is told. Other options are settings for all servers.
+    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for, which
+    are kept in pins.json beside the grants unless it is said where; without a file that is forgotten with the host.
+    journal: a file of what was done and why. roots: folders the servers may work in. patience: seconds a list waits for
+    servers that are not ready. secrets: looks up what configurations refer to, and masks it in all that is told. Other
+    options are settings for all servers.
     """
 
     def __init__(
@@ -245,23 +246,35 @@ class Host(Roster):
     async def read(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "resource.read", uri, None))
-        async with member.using() as client:
-            return await client.read_resource(uri)
+        question = self.question(member, "resource.read", uri, None)
+        await self.desk.settle(question)
+        return await self._done(member, question, lambda client, most: client.read_resource(uri, timeout=most))
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "prompt.get", name, dict(arguments or {})))
-        async with member.using() as client:
-            return await client.get_prompt(name, arguments)
+        question = self.question(member, "prompt.get", name, dict(arguments or {}))
+        settled = await self.desk.settle(question)
+        told: Mapping[str, str] | None = arguments if settled.edited is None else settled.edited
+        return await self._done(member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "complete", argument, None))
-        async with member.using() as client:
-            return await client.complete(argument, value, **reference)
+        question = self.question(member, "complete", argument, None)
+        await self.desk.settle(question)
+        return await self._done(member, question, lambda client, _: client.complete(argument, value, **reference))
+
+    async def _done(
+        self, member: Member, question: Question, work: Callable[[Client, float | None], Awaitable[Any]]
+    ) -> Any:
+        """Something that may be done, within the limits, and noted."""
+        quota = self.quota(member, question.tool)
+        async with self.meter.within(member.name, question.tool, quota, question.kind), member.using() as client:
+            with noted(question, self.tell) as note:
+                result = await work(client, quota.timeout)
+                note(result)
+        return result
 
     # Questions that wait
 

@@ -17,7 +17,7 @@ from dovetail.errors import MCPError, NotOffered, clip
 from dovetail.host.answering import Answers
 from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
-from dovetail.host.consent import Broker, CallbackConsent, DenyAll
+from dovetail.host.consent import Broker, read_broker
 from dovetail.host.deciding import Desk
 from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
@@ -28,7 +28,7 @@ from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
 from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy, Question
+from dovetail.host.policy import Policy, Question, read_policy
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
 from dovetail.host.secrets import Secrets
@@ -64,7 +64,7 @@ class Roster:
         settings: Mapping[str, Any],
     ) -> None:
         Terms(**settings)  # a wrong one shows at once
-        self.policy = Policy.load(policy) if isinstance(policy, str | Path) else policy or Policy()
+        self.policy = read_policy(policy)
         self.model = model
         self.patience = patience
         self.meter = Meter()
@@ -77,14 +77,8 @@ class Roster:
         self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
-        broker: Any = consent or DenyAll()
-        self.desk = Desk(
-            self.policy,
-            broker if hasattr(broker, "ask") else CallbackConsent(broker),
-            grants if isinstance(grants, Grants) else Grants(grants),
-            pins if isinstance(pins, Pins) else Pins(pins),
-            self.tell,
-        )
+        kept = grants if isinstance(grants, Grants) else Grants(grants)
+        self.desk = Desk(self.policy, read_broker(consent), kept, _pins(pins, kept), self.tell)
 
     # Servers
 
@@ -123,8 +117,10 @@ class Roster:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
 
         async def permit() -> None:
-            question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
-            await self.desk.settle(question, details=shown, given=not foreign)
+            question = Question(
+                server=name, kind="server.start", identity=identity, trusted=settings.trust, foreign=foreign
+            )
+            await self.desk.settle(question, details=shown)
 
         def barred() -> str:
             if not self._open:
@@ -337,6 +333,13 @@ class Roster:
         if found is None or not self.shows(member, "tool", tool, found):
             raise NotOffered(f"there is no tool {clip(tool)}").at(server=member.name)
         return found
+
+
+def _pins(given: Pins | str | Path | None, grants: Grants) -> Pins:
+    """Where definitions are kept: unless it is said, beside what was agreed to for them."""
+    if given is None and grants.path is not None:
+        return Pins(grants.path.with_name("pins.json"))
+    return given if isinstance(given, Pins) else Pins(given)
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -37,6 +37,7 @@ class Place(Protocol):
     """A server, as far as mounting goes."""
 
     disabled_tags: frozenset[str]
+    disabled_names: frozenset[str]
 
     @property
     def mounts(self) -> Inside | None: ...

@@ -6,7 +6,7 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import (
@@ -15,6 +15,7 @@ from dovetail.errors import (
     MethodNotFound,
     PromptNotFound,
     ResourceNotFound,
+    ToolError,
     ToolNotFound,
     clip,
 )
@@ -24,7 +25,9 @@ from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
+from dovetail.server.signature import BadArguments
 from dovetail.server.tool import error_result
+from dovetail.server.transforms import Transform
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -34,7 +37,7 @@ from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
-    from dovetail.server.access import Access
+    from dovetail.server.access import Access, Rules
 
 log = logging.getLogger("dovetail")
 
@@ -171,6 +174,10 @@ class Mounts:
 
     async def _list(self, exchange: Exchange) -> Result:
         kind, field, shape = _LISTS[exchange.method]
+        rules = self._server.rules
+        if rules is not None and rules.unproven:
+            rules.unproven = False
+            await self._tell_idle(rules, exchange)
         items = {name: Listed(one) for name, one in (await self.listed(kind, exchange)).items()}
         if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
             raise MethodNotFound(exchange.method)
@@ -184,9 +191,37 @@ class Mounts:
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
                 rules = (self.owners.tagged(declaration), self.owners.named(name))
-                if self.owners.enabled(declaration) and all(self.owners.lists(rule, name, principal) for rule in rules):
+                offered = name not in self._server.disabled_names and self.owners.enabled(declaration)
+                if offered and all(self.owners.lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
+
+    async def _tell_idle(self, rules: "Rules", exchange: Exchange) -> None:
+        """Say which rules are about nothing, now that those elsewhere can be asked."""
+        there = [name for kind in KINDS for name in self._server.declared(kind)]
+        silent: list[Mount] = []
+        for mount in tuple(self._mounts):
+            try:
+                for kind in KINDS:
+                    there += [mount.names.outward(kind, inner) for inner in await _everything(mount, kind, exchange)]
+            except (MCPError, TimeoutError):
+                silent.append(mount)
+        names = [mount.names for mount in silent]
+        rules.tell_idle(self._server.name, there, lambda name: any(_may_have(one, name) for one in names))
+
+    def names(self) -> list[str] | None:
+        """Everything that is mounted, by its name or URI here; None where some of it is elsewhere."""
+        found = [self.declared(kind) for kind in KINDS]
+        return None if None in found else [name for items in found for name in items or ()]
+
+    def may_have(self, name: str) -> bool:
+        """Whether something mounted has a name or URI; of what is elsewhere, whether it can."""
+        for mount in self._mounts:
+            for kind in KINDS:
+                inside, inner = all_of(mount.target, kind), mount.names.inward(kind, name)
+                if inner is not None and (inside is None or inner in inside):
+                    return True
+        return False
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -238,11 +273,16 @@ class Mounts:
         mount, inner = found
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
+        change = mount.names.of(inner)
         try:
-            told = mount.names.of(inner).inward(arguments or {})
+            told = change.inward(arguments or {})
         except MCPError as exc:
             return error_result(str(exc))
         result = await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        if change.arguments and isinstance(fault := exchange.fault, BadArguments):
+            exchange.fault = other = _retold(fault, change, name)
+            if result == error_result(str(fault)):
+                return error_result(str(other))
         if isinstance(result, CallToolResult):
             published = result.structured_content is UNSET or await self._publishes(mount, inner, exchange)
             return self._server.lighten(result, exchange, published=published)
@@ -267,9 +307,13 @@ class Mounts:
             raise PromptNotFound(name)
         mount, inner = found
         told: dict[str, Any] = {"name": inner}
-        if type(arguments) is dict:
-            told["arguments"] = mount.names.of(inner).inward(arguments)
-        return await self._pass(mount, exchange, told)
+        change = mount.names.of(inner)
+        if type(arguments) is dict or change.arguments:
+            told["arguments"] = change.inward(arguments if type(arguments) is dict else {})
+        try:
+            return await self._pass(mount, exchange, told)
+        except BadArguments as exc:
+            raise (_retold(exc, change, name) if change.arguments else exc) from None
 
     async def _read(self, exchange: Exchange) -> Result | bytes:
         uri = exchange.params.get("uri")
@@ -366,6 +410,28 @@ class Mounts:
             except (MCPError, TimeoutError) as exc:
                 log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
         return lambda: None
+
+
+def _retold(fault: BadArguments, change: Transform, name: str) -> ToolError:
+    """What is wrong with the arguments, in the words of this server."""
+    other = fault.retold(change.word)
+    if str(other):
+        return other
+    log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), fault)
+    return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
+
+
+async def _everything(mount: Mount, kind: Kind, exchange: Exchange) -> Iterable[str]:
+    found = all_of(mount.target, kind)
+    if found is not None:
+        return found
+    async with asyncio.timeout(LIST_TIME):
+        await mount.target.start()
+        return await mount.target.listed(kind, exchange)
+
+
+def _may_have(names: Names, name: str) -> bool:
+    return any(names.inward(kind, name) is not None for kind in KINDS)
 
 
 def _fits(target: Mountable, names: Names) -> bool:

@@ -248,8 +248,17 @@ class Server(Offers):
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._switch(names, tags, enabled=enabled)
-        if tags and self.mounts is not None:
+        if self.mounts is not None and (tags or not set(names).issubset(self._names())):
             self.changed("tools", "resources", "prompts")
+
+    def _mounted(self, name: str) -> bool:
+        return self.mounts is not None and self.mounts.may_have(name)
+
+    def _prove(self, rules: "Rules") -> None:
+        """Say once what rules are about nothing; where something is elsewhere, its first list tells."""
+        mounted = [] if self.mounts is None else self.mounts.names()
+        if mounted is not None:
+            rules.tell_idle(self.name, self._names() + mounted, lambda _: False)
 
     @property
     def rules(self) -> "Rules | None":
@@ -299,6 +308,8 @@ class Server(Offers):
 
     def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
         """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
+        if self._rules is not None and self._rules.unproven:
+            self._prove(self._rules)
         while True:
             kept = self._pages.kept
             items = self._registry(kind)
@@ -345,6 +356,8 @@ class Server(Offers):
 
     async def start(self) -> None:
         """Enter the lifespan, if there is one; serving does it by itself."""
+        if self._rules is not None and self._rules.unproven:
+            self._prove(self._rules)
         if self.mounts is not None:
             await self.mounts.start()
         if self._lifespan is not None:
@@ -596,6 +609,8 @@ class Server(Offers):
         return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
 
     def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
+        if rules.unproven:
+            self._prove(rules)
         # What another thread has taken away meanwhile has no rule any more, and is not there any more.
         return rules.check(kind, name, principal) and name in self._registry(kind)
 
