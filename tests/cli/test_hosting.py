@@ -147,6 +147,20 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
     assert '"sums"' in journal.read_text()
 
 
+def test_everyone_is_served_only_if_that_is_said(run: Run, file: Path, alone: dict[str, str]) -> None:
+    said = run("gateway", file, "--http", "--host", "0.0.0.0", "--port", "0", **alone)
+    assert said.code == 2
+    assert "pass --anonymous" in said.err
+    assert "auth=" not in said.err
+
+
+def test_a_question_of_a_gateway_can_be_read_and_answered(run: Run, file: Path, alone: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file)]
+    said = run("call", "sums__add", "a=1", "b=2", "--", *command, **alone)
+    assert "Let sums run its tool add?\n" in said.err
+    assert "--answer allow=once|session|no" in said.err
+
+
 async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, alone: dict[str, str]) -> None:
     (tmp_path / "inner").mkdir()
     inner = config(tmp_path / "inner", within=GOOD)

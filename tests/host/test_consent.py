@@ -151,6 +151,8 @@ def test_nothing_hides_behind_what_is_long() -> None:
     assert len(request.summary) < 400
     assert "SECRET" in request.summary
     assert "3028 characters" in request.summary
+    middle = ConsentRequest(kind="resource.read", server="x", tool=f"{'a' * 500}SECRET{'b' * 500}")
+    assert "SECRET" in middle.text
     arguments = {"a": "x" * 5000, "b": {"c": ["y" * 5000, "END"]}, "cmd": "rm -rf"}
     text = ConsentRequest(kind="tool.call", server="x", tool="t", arguments=arguments).text
     assert "rm -rf" in text

@@ -190,6 +190,13 @@ def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
     assert Policy().quota("a", "b").timeout is None
 
 
+@pytest.mark.parametrize("glob", ["n.read", "n__read", "read", "n.*", "*"])
+def test_a_limit_is_meant_by_every_spelling(glob: str) -> None:
+    policy = Policy(limits={glob: {"timeout": 5}})
+    assert policy.quota("n", "read").timeout == 5
+    assert (policy.quota("m", "write").timeout is None) is (glob != "*")
+
+
 @pytest.mark.parametrize(
     "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"concurrency": 1.5}, {"speed": 1}]
 )

@@ -9,8 +9,9 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
+from dovetail import Context, InputRequired, Lifetime, Limits, PeerError, ResourceContents, Server, tool
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
+from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -249,4 +250,58 @@ def test_a_method_without_its_object_is_refused() -> None:
     def honest(self: str) -> str:
         return self
 
-    assert [one for one in app.declared("tool")] == ["honest"]
+    assert list(app.declared("tool")) == ["honest"]
+
+
+async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def chatty(exchange: Any, proceed: Any) -> Any:
+        return "text" if exchange.method == "tools/call" else await proceed(exchange)
+
+    app = Server("x", middleware=[chatty])
+    app.add_tool(lambda: "y", name="y")
+    async with AnyClient(app) as client:
+        assert [one.name for one in await client.list_tools()] == ["y"]
+        with pytest.raises(PeerError, match="tools/call failed"):
+            await client.call("y")
+    assert "chatty returned str, which is no result" in caplog.text
+
+
+async def test_middleware_hands_things_to_the_function() -> None:
+    async def knowing(exchange: Any, proceed: Any) -> Any:
+        exchange.extra["who"] = exchange.meta.get("who", "nobody")
+        return await proceed(exchange)
+
+    app = Server("x", middleware=[knowing])
+
+    @app.tool
+    def whose(ctx: Context) -> str:
+        return str(ctx.extra)
+
+    inner = Server("inner")
+    inner.add_tool(whose)
+    app.mount(inner, "in")
+    async with AnyClient(app) as client:
+        assert await client.call("whose") == await client.call("in_whose") == "{'who': 'nobody'}"
+    async with AnyClient(inner) as client:
+        assert await client.call("whose") == "{}"
+
+
+async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+
+    @app.prompt
+    def stern() -> Any:
+        return {"role": "system", "content": "x"}
+
+    @app.resource("x:1")
+    def odd() -> Any:
+        return ReadResourceResult(contents=[ResourceContents(uri="x:1", text=3)])  # pyright: ignore[reportArgumentType]
+
+    async with AnyClient(app) as client:
+        with pytest.raises(PeerError, match="prompts/get failed"):
+            await client.get_prompt("stern")
+        with pytest.raises(PeerError, match="resources/read failed"):
+            await client.read("x:1")
+    assert "stern" in caplog.text
+    assert "not by 'system'" in caplog.text
+    assert "a ResourceContents is malformed" in caplog.text

@@ -280,7 +280,7 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     client = Client(app)
     told = [(await client.call("fail", {"n": n}))["content"][0]["text"] for n in range(4)]
     assert told[:3] == ["no such city", "KeyError", "said"]
-    assert told[3].startswith("tool fail failed; the server's log has the details under ")
+    assert told[3].startswith("tool fail failed; the log of ")
     (record,) = caplog.records
     assert told[3].rpartition(" ")[2] in record.getMessage()
     assert "ValueError: secret" in record.getMessage()

@@ -20,6 +20,7 @@ from dovetail.errors import (
 )
 
 OK: Final = 0
+FAULT: Final = 1
 USAGE: Final = 2
 CONNECT: Final = 3
 AUTH: Final = 4
@@ -31,6 +32,7 @@ INTERRUPTED: Final = 130
 
 MEANINGS: Final = {
     OK: "all is well",
+    FAULT: "dovetail itself is at fault; -v shows where",
     USAGE: "the command line is wrong, or what it names does not exist",
     CONNECT: "the server could not be started or reached, or was lost",
     AUTH: "a login is needed, or came to nothing",

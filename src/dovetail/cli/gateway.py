@@ -51,7 +51,7 @@ def command(
         else:
             host.serve("stdio", mode)
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(str(exc).replace("give it auth=, or pass anonymous=True", "pass --anonymous")) from None
     return 0
 
 

@@ -16,8 +16,8 @@ from dovetail.errors import PolicyError
 from dovetail.host.config import read_file, read_known
 from dovetail.host.consent import Broker, DenyAll, TerminalConsent
 from dovetail.host.entries import Entry
-from dovetail.host.host import Host
 from dovetail.host.events import Event
+from dovetail.host.host import Host
 from dovetail.host.secrets import Secrets
 
 F = TypeVar("F", bound=Callable[..., Any])

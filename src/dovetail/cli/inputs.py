@@ -30,7 +30,7 @@ def _answer(entry: Entry, described: Mapping[str, Any]) -> str:
     if described.get("password"):
         return getpass.getpass(f"{text.line(label)} (not shown): ", sys.stderr)
     rule = {"type": "string", "title": label, "default": described.get("default"), "enum": _options(described)}
-    return str(ask_field(described["id"], rule, required=True))
+    return str(ask_field(described["id"], rule, needed=True))
 
 
 def _options(described: Mapping[str, Any]) -> list[str]:

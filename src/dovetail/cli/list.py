@@ -9,6 +9,7 @@ from dovetail.cli.arguments import meant
 from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import Asked, asked, options
 from dovetail.connect import Client
+from dovetail.protocol.resolving import named, required
 
 KINDS = ("tools", "resources", "templates", "prompts")
 
@@ -86,12 +87,12 @@ def _of_prompt(prompt: Any) -> str:
 
 
 def _arguments(schema: dict[str, Any]) -> str:
-    required = schema.get("required") or ()
-    return " ".join(_spelled(name, name in required) for name in schema.get("properties") or {})
+    needed = required(schema)
+    return " ".join(_spelled(name, name in needed) for name in named(schema))
 
 
-def _spelled(name: str, required: bool | None) -> str:
-    return name if required else f"[{name}]"
+def _spelled(name: str, needed: bool | None) -> str:
+    return name if needed else f"[{name}]"
 
 
 def _first(description: str | None) -> str:

@@ -4,7 +4,7 @@ Each server has its own, so an answer can only go to whoever asked. Policy comes
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +19,11 @@ from dovetail.wire.elicitation import ElicitParams, ElicitResult
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
 from dovetail.wire.shape import replace
 
+_KINDS: Final = {
+    "elicitation/create": "elicit.form",
+    "sampling/createMessage": "sampling.request",
+    "roots/list": "roots.list",
+}
 _MOST_TOKENS: Final = 8192  # of one reply a server may have of the user's model
 
 
@@ -64,6 +69,24 @@ class Answers:
         return Question(
             server=self._server, kind=kind, arguments=arguments, trusted=self._trusted, identity=self._identity
         )
+
+    def screened(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The answer to a question for somebody else's user, if the policy keeps it from them; None if it may be put.
+
+        Whether it is answered is then for that user to say.
+        """
+        kind = "elicit.url" if params.get("mode") == "url" else _KINDS.get(method, method)
+        decision = self._desk.look(self._question(kind))
+        if decision.verdict not in ("deny", "hide"):
+            return None
+        self._desk.heard(self._question(kind), Deny(decision.reason), decision.reason)
+        match method:
+            case "elicitation/create":
+                return {"action": "decline"}
+            case "roots/list":
+                return {"roots": []}
+            case _:
+                raise Rejected(f"The request was rejected: {decision.reason}")
 
     # Forms and visits
 

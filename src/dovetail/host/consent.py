@@ -38,6 +38,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 
+_NAME: Final = 200  # characters of a name that stand in a sentence
 _MOST: Final = 40  # members of one value that are shown
 
 
@@ -57,12 +58,14 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The question, on one line, in the host's words."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
-        return _SENTENCES[self.kind].format_map({name: line(_ends(value, 200)) for name, value in names.items()})
+        return _SENTENCES[self.kind].format_map({name: line(_ends(value, _NAME)) for name, value in names.items()})
 
     @property
     def text(self) -> str:
         """The question with everything there is to know, safe to print."""
         lines = [self.summary]
+        if len(self.tool) > _NAME:
+            lines += _quoted("in full", self.tool)
         if self.arguments is not None:
             lines += _quoted("arguments", self.arguments)
         for name, value in self.details.items():

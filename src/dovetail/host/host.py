@@ -6,6 +6,7 @@ way. The whole can be served again as one server.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,21 +24,19 @@ from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
 from dovetail.host.journal import Journal
 from dovetail.host.member import Member
-from dovetail.host.metering import shortened
 from dovetail.host.models.model import Model
-from dovetail.host.noting import journaling, noted
+from dovetail.host.noting import journaling
+from dovetail.host.performing import barred, passed, performed
 from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy, Question
+from dovetail.host.policy import Policy
 from dovetail.host.postponing import Postponing
 from dovetail.host.roster import PATIENCE, Roster
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up
 from dovetail.host.secrets import Level, Secrets
 from dovetail.serve import Server, Transport, serving
-from dovetail.wire.codec import convert, plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
-from dovetail.wire.tools import CallToolResult
 
 _WEB_TIME: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
 
@@ -202,6 +201,7 @@ class Host(Roster):
             settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
         except Postponed as put_off:
             return await self.postponing.put_off(put_off.ticket, question, declared)
+        await self.check_same(member, declared)
         told = settled.edited if settled.edited is not None else dict(question.arguments or {})
         return await self.perform(
             member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
@@ -220,35 +220,26 @@ class Host(Roster):
     ) -> Any:
         """Do what may be done, within the limits; `resume` goes on with a call that waited."""
         tool: str = declared.name
-        quota = self.quota(member, tool)
-        async with self.meter.within(member.name, tool, quota), member.using() as client:
-            most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
+
+        async def work(client: Client, most: float | None) -> Any:
+            if resume is not None:
+                return await resume(client)
             start = client.call_tool if wait else client.start_tool
-            with lacking(), noted(self.question(member, "tool.call", tool, arguments, declared), self.tell) as note:
-                if resume is not None:
-                    result = await resume(client)
-                else:
-                    result = await start(tool, arguments, timeout=most, total=quota.timeout, **options)
-                note(result)
+            idle = timeout if most is None else min(timeout or most, most)
+            return await start(tool, arguments, timeout=idle, total=most, **options)
+
+        with lacking():
+            result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
         if isinstance(result, Pending):
             return await self.postponing.asked(member, declared, arguments, result)
-        return await self._passed(member, tool, declared, shortened(result, quota.result_bytes))
-
-    async def _passed(self, member: Member, tool: str, declared: Any, result: CallToolResult) -> CallToolResult:
-        question = self.question(member, "tool.result", tool, None, declared)
-        settled = await self.desk.settle(question, details={"result": plain(result.content)})
-        if settled.edited is None:
-            return result
-        edited = settled.edited
-        content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
-        return convert({"content": content, "isError": result.is_error}, CallToolResult, what="an edited result")
+        return await passed(self, member, declared, result)
 
     async def read(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         member = self._member(server)
         question = self.question(member, "resource.read", uri, None)
         await self.desk.settle(question)
-        return await self._done(member, question, lambda client, most: client.read_resource(uri, timeout=most))
+        return await performed(self, member, question, lambda client, most: client.read_resource(uri, timeout=most))
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
@@ -256,25 +247,17 @@ class Host(Roster):
         question = self.question(member, "prompt.get", name, dict(arguments or {}))
         settled = await self.desk.settle(question)
         told: Mapping[str, str] | None = arguments if settled.edited is None else settled.edited
-        return await self._done(member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
+        return await performed(self, member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""
         member = self._member(server)
-        question = self.question(member, "complete", argument, None)
+        of = reference.get("prompt") or reference.get("template") or ""
+        if (why := barred(self, member, "prompt.get" if "prompt" in reference else "resource.read", of)) is not None:
+            raise why
+        question = self.question(member, "complete", of, None)
         await self.desk.settle(question)
-        return await self._done(member, question, lambda client, _: client.complete(argument, value, **reference))
-
-    async def _done(
-        self, member: Member, question: Question, work: Callable[[Client, float | None], Awaitable[Any]]
-    ) -> Any:
-        """Something that may be done, within the limits, and noted."""
-        quota = self.quota(member, question.tool)
-        async with self.meter.within(member.name, question.tool, quota, question.kind), member.using() as client:
-            with noted(question, self.tell) as note:
-                result = await work(client, quota.timeout)
-                note(result)
-        return result
+        return await performed(self, member, question, lambda client, _: client.complete(argument, value, **reference))
 
     # Questions that wait
 
@@ -297,7 +280,7 @@ class Host(Roster):
 
         Options are those of `Server`.
         """
-        gateway = Gateway(self, mode=mode, only=only, **options)
+        gateway = Gateway(self, lambda: nullcontext() if self.is_open else self, mode=mode, only=only, **options)
         self.on("server.added", lambda _: gateway.seat())
         self.on("server.removed", lambda _: gateway.seat())
         return gateway.server

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.host.escaping import line
@@ -45,7 +46,8 @@ _VOCABULARY: Final = (
        "prefixItems", "anyOf", "oneOf", "allOf", "if", "then", "else", "dependentSchemas", "dependentRequired"}
 )  # fmt: skip
 _DEEPEST: Final = 32
-_MOST: Final = 200  # differences told
+_LOOKED_AT: Final = 5000  # differences
+_MOST: Final = 200  # of them told, the gravest
 _SHOWN: Final = 300  # characters of a value or a line
 
 
@@ -71,18 +73,21 @@ def fingerprint(definition: Any) -> str:
 def changes(old: Any, new: Any) -> list[Difference]:
     """What changed between two definitions, gravest first."""
     before, after = pinned(old), pinned(new)
-    found: list[Difference] = []
+    found = [*islice(_differences(before, after), _LOOKED_AT)]
+    if len(found) == _LOOKED_AT:
+        found.append(Difference("", "widening", "more changed than is looked at"))
+    if not found and canonical(before) != canonical(after):  # too deep to be told, never silent
+        found.append(Difference("", "widening", "changed, too deep to be shown"))
+    known = {*_strings(before)}
+    graded = [_reworded(one, known, after) for one in found]
+    return sorted(graded, key=lambda one: -_GRAVITY[one.kind])[:_MOST]  # cut last, so that no crowd hides anything
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
     for name in _PINNED:
         one, other = before.get(name), after.get(name)
         if canonical(one) != canonical(other):
-            found += _member(f"/{name}", name, one, other)
-        if len(found) > _MOST:
-            break
-    known = {*_strings(before)}
-    found = [_reworded(one, known, after) for one in found[:_MOST]]
-    if not found and canonical(before) != canonical(after):  # too deep to be told, never silent
-        found.append(Difference("", "widening", "changed, too deep to be shown"))
-    return sorted(found, key=lambda one: -_GRAVITY[one.kind])
+            yield from _member(f"/{name}", name, one, other)
 
 
 _GRAVITY: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
@@ -254,7 +259,7 @@ def _sets(old: Any, new: Any) -> Grade:
         return "widening"
     if old is None:
         return "narrowing"
-    before, after = _members(old), _members(new)
+    before, after = ({canonical(one) for one in (each if isinstance(each, list) else [each])} for each in (old, new))
     if before == after:
         return "cosmetic"
     return "narrowing" if after < before else "widening"

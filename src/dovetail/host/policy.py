@@ -5,14 +5,13 @@ Pure: the same question gives the same decision, and what is explained is what h
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from dovetail.errors import clip
 from dovetail.host.conditions import arg, shown
+from dovetail.host.globs import tightly
 from dovetail.host.kinds import DEMANDED, GIVEN, PERSONAL
-from dovetail.host.names import full
 from dovetail.host.quotas import Quota, quota
 from dovetail.host.rules import OTHER_NAME, STRICTNESS, Question, Rule, Verdict, read_rule, rule
 from dovetail.wire.shape import Struct, replace
@@ -50,7 +49,7 @@ class Policy:
     """Rules for what a host does; without any, it asks.
 
     The strictest rule that applies decides: hide before deny before ask before allow. `default` is for what no rule
-    speaks of. `headless` is what "ask" means where nobody can be asked. `limits` are globs of `server.tool` with
+    speaks of. `headless` is what "ask" means where nobody can be asked. `limits` are globs of names with
     `timeout`, `result_bytes`, `concurrency`, `rate` ("60/min"); of several that match, the strictest counts.
     """
 
@@ -167,7 +166,7 @@ class Policy:
         found = Quota()
         for part in self._parts:
             for glob, given in part.limits:
-                if fnmatchcase(full(server, tool), glob):
+                if tightly(glob, server, tool):
                     found = found.tightened(given)
         return found
 

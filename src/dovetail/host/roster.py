@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.connect import Client
-from dovetail.errors import MCPError, NotOffered, clip
+from dovetail.errors import MCPError, NotOffered, PolicyError, clip
 from dovetail.host.answering import Answers
 from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
@@ -28,6 +28,7 @@ from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
 from dovetail.host.pinned import Pins
+from dovetail.host.pins import fingerprint
 from dovetail.host.policy import Policy, Question, read_policy
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
@@ -138,6 +139,7 @@ class Roster:
             permit=permit,
             barred=barred,
             mask=self.secrets.mask,
+            screen=answers.screened,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
@@ -192,6 +194,11 @@ class Roster:
         """The server as one caller of a gateway uses it; PolicyError if it does not know who that is."""
         callers = self._callers.get(member.name)
         return member if callers is None else callers.of(principal)
+
+    def members_of(self, member: Member) -> tuple[Member, ...]:
+        """A server, and the same server as single callers use it."""
+        callers = self._callers.get(member.name)
+        return (member,) if callers is None else (member, *callers.members)
 
     async def _take(self, server: str, what: str) -> None:
         rate = self.policy.quota(server, what).rate
@@ -325,14 +332,18 @@ class Roster:
         return self._members[found.server], found.name
 
     async def declared(self, member: Member, tool: str) -> Any:
-        """The definition of a tool, looked up again if it is not known; NotOffered if there is none."""
-        known = member.known.get("tool") or {}
-        if tool not in known:
-            known = await member.listed("tool")
-        found = known.get(tool)
+        """The definition of a tool as it is now; NotOffered if there is none."""
+        found = (await member.current("tool")).get(tool)
         if found is None or not self.shows(member, "tool", tool, found):
             raise NotOffered(f"there is no tool {clip(tool)}").at(server=member.name)
         return found
+
+    async def check_same(self, member: Member, definition: Any) -> None:
+        """PolicyError if a tool is no longer what was agreed to: asking may have taken a while."""
+        now = await self.declared(member, definition.name)
+        if now is not definition and fingerprint(now) != fingerprint(definition):
+            text = f"{member.name}.{definition.name}: its definition changed while it was asked about; call it again"
+            raise PolicyError(text).at(server=member.name)
 
 
 def _pins(given: Pins | str | Path | None, grants: Grants) -> Pins:

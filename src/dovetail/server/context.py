@@ -67,6 +67,11 @@ class Context(Generic[State]):
         return self.exchange.id
 
     @property
+    def extra(self) -> dict[str, Any]:
+        """What middleware handed on for this request, by the names it gave; empty where it handed on nothing."""
+        return self.exchange.extra
+
+    @property
     def revision(self) -> str:
         """The protocol revision the caller speaks."""
         return self.exchange.caller.revision

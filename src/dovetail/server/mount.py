@@ -6,7 +6,7 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import (
@@ -22,6 +22,8 @@ from dovetail.errors import (
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.topics import UPDATED
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
@@ -60,6 +62,29 @@ class Listed:
         self.declaration = declaration
 
 
+class Ear:
+    """What somebody wants to hear of, from far away."""
+
+    def __init__(self, uris: list[str], principal: Principal | None) -> None:
+        self.uris = uris
+        self.principal = principal
+        self._stops: list[Callable[[], None]] = []
+        self._over = False
+
+    def add(self, stop: Callable[[], None]) -> None:
+        """One more server tells of it, until it is stopped."""
+        self._stops.append(stop)
+        if self._over:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self._over = True
+        stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+
 class Mounts:
     """Everything mounted on one server, and the work of that server with it."""
 
@@ -69,7 +94,8 @@ class Mounts:
         self._mounts: list[Mount] = []
         self.owners = Owners(server, self._mounts)
         self._removed: list[Mount] = []  # and not stopped yet
-        self._kept: dict[str, Callable[[], None] | None] = {}  # what sessions want to hear of, from far away
+        self._ears: set[Ear] = set()
+        self._kept: dict[tuple[str, Principal | None], Ear] = {}  # those of sessions
         self._keeping: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
@@ -98,6 +124,8 @@ class Mounts:
                 self._server.changed("tools", "resources", "prompts")
 
         self._server.changed("tools", "resources", "prompts")
+        for ear in self._ears:
+            self._begin(self._again(mount, ear))
         return unmount
 
     def _retire(self, mount: Mount) -> None:
@@ -125,8 +153,9 @@ class Mounts:
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
             own = None if uri is None else names.outward("resource", uri)
-            if own in self._kept and not self._server.changes.wanted(method, own):
-                self._drop(own)
+            if own is not None and not self._server.changes.wanted(method, own):
+                for key in [one for one in self._kept if one[0] == own]:
+                    self._drop(key)
             self._server.heard(method, own)
 
         return hear
@@ -149,8 +178,8 @@ class Mounts:
 
     async def stop(self) -> None:
         """Stop what is mounted."""
-        for uri in tuple(self._kept):
-            self._drop(uri)
+        for key in tuple(self._kept):
+            self._drop(key)
         removed, self._removed = self._removed, []
         for mount in (*self._mounts, *removed):
             await mount.target.stop()
@@ -357,59 +386,67 @@ class Mounts:
 
     # Listening
 
-    def wanted(self, uri: str) -> None:
+    def wanted(self, uri: str, principal: Principal | None) -> None:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
-        if uri in self._kept or len(self._kept) >= _MOST_KEPT:
+        key = uri, principal
+        if key in self._kept or len(self._kept) >= _MOST_KEPT:
             return
         for mount, inner in self.owners.able("resource", uri):
             if isinstance(mount.target, Local) and mount.target.server.mounts is not None:
-                mount.target.server.mounts.wanted(inner)
+                mount.target.server.mounts.wanted(inner, principal)
             if mount.target.distant:
-                self._kept[uri] = None
-                task = asyncio.get_running_loop().create_task(self._keep(mount, uri, inner))
-                self._keeping.add(task)
-                task.add_done_callback(self._keeping.discard)
+                ear = self._kept[key] = Ear([uri], principal)
+                self._ears.add(ear)
+                self._begin(self._keep(mount, key, ear))
                 return
 
-    async def _keep(self, mount: Mount, uri: str, inner: str) -> None:
-        try:
-            stop = await mount.target.subscribed([inner])
-        except MCPError as exc:
-            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(uri), exc)
-            self._kept.pop(uri, None)
-            return
-        if uri in self._kept:
-            self._kept[uri] = stop
-        else:
-            stop()
+    async def _keep(self, mount: Mount, key: tuple[str, Principal | None], ear: Ear) -> None:
+        if not await self._subscribed(mount, ear) and self._kept.get(key) is ear:
+            self._drop(key)
 
-    def _drop(self, uri: str) -> None:
-        stop = self._kept.pop(uri)
-        if stop is not None:
-            stop()
+    def _drop(self, key: tuple[str, Principal | None]) -> None:
+        self._end(self._kept.pop(key))
+
+    def _end(self, ear: Ear) -> None:
+        self._ears.discard(ear)
+        ear.end()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     async def _listen(self, exchange: Exchange) -> Result | bytes:
         """The server's own subscription; distant servers must be told which resources are wanted."""
-        stops: list[Callable[[], None]] = []
+        asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
+        ear = Ear(asked, exchange.caller.principal)
         try:
-            asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
             if asked:
-                stops += await asyncio.gather(*(self._subscribed(mount, asked) for mount in self._mounts))
+                self._ears.add(ear)
+                await asyncio.gather(*(self._subscribed(mount, ear) for mount in self._mounts))
             return await self._own["subscriptions/listen"](exchange)
         finally:
-            for stop in stops:
-                stop()
+            self._end(ear)
 
-    async def _subscribed(self, mount: Mount, uris: list[str]) -> Callable[[], None]:
-        """Have a distant server tell of its part of them; one that does not answer keeps nobody from the others."""
-        inner = [name for uri in uris if (name := mount.names.inward("resource", uri)) is not None]
-        if inner and mount.target.distant:
-            try:
-                async with asyncio.timeout(LIST_TIME):
-                    return await mount.target.subscribed(inner)
-            except (MCPError, TimeoutError) as exc:
-                log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
-        return lambda: None
+    async def _again(self, mount: Mount, ear: Ear) -> None:
+        """What has just been mounted may have been there before: nobody knows what was missed meanwhile."""
+        if await self._subscribed(mount, ear):
+            for uri in ear.uris:
+                if mount.names.inward("resource", uri) is not None:
+                    self._server.heard(UPDATED, uri)
+
+    async def _subscribed(self, mount: Mount, ear: Ear) -> bool:
+        """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""
+        inner = [name for uri in ear.uris if (name := mount.names.inward("resource", uri)) is not None]
+        if not inner or not mount.target.distant:
+            return False
+        try:
+            async with asyncio.timeout(LIST_TIME):
+                ear.add(await mount.target.subscribed(inner, ear.principal))
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
+            return False
+        return True
 
 
 def _retold(fault: BadArguments, change: Transform, name: str) -> ToolError:

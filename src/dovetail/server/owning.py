@@ -175,7 +175,7 @@ class Owners:
                 isinstance(target, Local) and inner in (all_of(target, "resource") or ())
             ):
                 continue
-            if not isinstance(target, Local) or target.server.audible(inner, principal):
+            if target.audible(inner, principal):
                 return True
         return not able and self._server.rules is None and not self._hides(uri)
 

@@ -37,7 +37,7 @@ from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
 from dovetail.server.changes import Mailbox
 from dovetail.server.complete import matching, suggestions
-from dovetail.server.content import prompt_messages, resource_contents
+from dovetail.server.content import prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
@@ -559,7 +559,7 @@ class Server(Offers):
         except BadArguments:
             raise ResourceNotFound(uri) from None  # a variable of another kind names nothing
         if isinstance(value, Result):
-            result = value
+            result = read_result(value) if isinstance(value, ReadResourceResult) else value
         else:
             contents = resource_contents(value, uri, resource.declaration.mime_type)
             result = ReadResourceResult(contents=contents)
@@ -590,7 +590,7 @@ class Server(Offers):
         """Whether this caller may hear of a resource, which a session then does."""
         audible = self.audible(uri, principal)
         if audible and self.mounts is not None:
-            self.mounts.wanted(uri)
+            self.mounts.wanted(uri, principal)
         return audible
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
@@ -625,9 +625,12 @@ class Server(Offers):
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
         value = await self._run(exchange, prompt.runner, prompt.signature, arguments or {})
-        if isinstance(value, Result):
+        if isinstance(value, Result) and not isinstance(value, GetPromptResult):
             return value
-        shaped = prompt_messages(value)
+        try:
+            shaped = prompt_messages(value)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(f"{prompt.signature.where}: {exc}") from exc
         if isinstance(shaped, GetPromptResult):
             return shaped
         return GetPromptResult(messages=shaped, description=prompt.declaration.description)
@@ -757,7 +760,7 @@ class Server(Offers):
             self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
-        return contained(exchange, exc, what, debug=self.debug)
+        return contained(exchange, exc, what, server=self.name, debug=self.debug)
 
 
 def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
