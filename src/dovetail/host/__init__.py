@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from dovetail.host.agent import Done as Done
     from dovetail.host.agent import Paused as Paused
     from dovetail.host.agent import Said as Said
-    from dovetail.host.agent import Spent as Spent
     from dovetail.host.catalog import Catalog as Catalog
     from dovetail.host.catalog import Manifest as Manifest
     from dovetail.host.catalog import Offered as Offered
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from dovetail.host.policy import rule as rule
     from dovetail.host.secrets import Secrets as Secrets
     from dovetail.host.secrets import Unresolved as Unresolved
+    from dovetail.host.spending import Spent as Spent
     from dovetail.host.terms import Terms as Terms
 
 _HOMES = {
@@ -108,7 +108,7 @@ _HOMES = {
     "Scripted": "dovetail.host.models.scripted",
     "Secrets": "dovetail.host.secrets",
     "Settings": "dovetail.host.entries",
-    "Spent": "dovetail.host.agent",
+    "Spent": "dovetail.host.spending",
     "TerminalConsent": "dovetail.host.consent",
     "Terms": "dovetail.host.terms",
     "Unresolved": "dovetail.host.secrets",

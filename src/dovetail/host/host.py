@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
+from dovetail.host.answering import lacking
 from dovetail.host.config import check_level
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
@@ -234,7 +235,8 @@ class Host(Roster):
             idle = timeout if most is None else min(timeout or most, most)
             return await start(tool, arguments, timeout=idle, total=most, **options)
 
-        result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
+        with lacking():
+            result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
         if isinstance(result, Pending):
             return await self.postponing.asked(member, declared, arguments, result)
         return await passed(self, member, declared, result)
