@@ -351,6 +351,18 @@ def test_a_model_that_cannot_be_asked(run: Run, file: Path, maker: Maker, at_hom
     said = run("chat", file, "--model", f"{maker.url}/nowhere#m", "-p", "hi", **at_home)
     assert said.code == 5
     assert "no such path" in said.err
+    nobody = run("chat", file, "--model", "http://127.0.0.1:1/v1#m", "-p", "hi", **at_home)
+    assert nobody.code == 5
+    assert "http://127.0.0.1:1/v1" in nobody.err
+
+
+@pytest.mark.parametrize("said", ["", " \n"])
+def test_no_prompt_is_not_sent(run: Run, file: Path, maker: Maker, at_home: dict[str, str], said: str) -> None:
+    found = run("chat", file, "--model", model(maker), stdin=said, **at_home)
+    assert found.code == 2
+    assert "--prompt" in found.err
+    assert run("chat", file, "--model", model(maker), "-p", said, **at_home).code == 2
+    assert not maker.requests
 
 
 def test_a_conversation_at_a_terminal(file: Path, policy: Path, maker: Maker, alone: dict[str, str]) -> None:

@@ -168,3 +168,13 @@ async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None
         assert (tmp_path / "b").as_uri() in told["b"]
         result = await host.call("c.where")
         assert tmp_path.as_uri() not in str(result.content)
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+@pytest.mark.parametrize(("tool", "cure"), [("think", "Host(model=...)"), ("where", "Host(roots=[...])")])
+async def test_what_a_host_lacks_is_said_in_its_own_words(revision: str, tool: str, cure: str) -> None:
+    async with Host(policy=Policy("allow")) as host:
+        host.add("asker", asker(), revision=revision)
+        with pytest.raises(MCPError) as caught:
+            await host.call(f"asker.{tool}")
+    assert caught.value.hint == f"give the host what answers it: {cure}"

@@ -472,6 +472,54 @@ async def test_what_never_happens_cannot_be_listened_for() -> None:
         host.on("servr.state", print)
 
 
+async def test_why_a_name_means_no_tool() -> None:
+    async with Host(policy=ALLOW, patience=PATIENCE) as host:
+        host.add("notes", calculator())
+        host.add("other", other())
+        host.add("gone", [sys.executable, "-c", "import sys; sys.exit('no key')"])
+        for name, words in (
+            ("notse.add", "there is no server notse; did you mean notes?"),
+            ("else.add", "there is no server else; there are: gone, notes, other"),
+            ("add", "several servers have a tool add: notes.add, other.add"),
+            ("ad", "there is no tool ad; did you mean notes.add or other.add?"),
+            ("zzz", "there is no tool zzz; gone could not be asked: "),
+            ("notes.wpie", "there is no tool wpie; did you mean wipe?"),
+        ):
+            with pytest.raises(NotOffered) as caught:
+                await host.call(name)
+            assert words in str(caught.value)
+
+
+async def test_a_server_whose_entry_cannot_be_used_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"broken": {"comand": "x"}}}')
+    async with Host.from_config(path, policy=ALLOW) as host:
+        with pytest.raises(NotOffered, match=r"there is no server broken: needs a command or a url"):
+            await host.call("broken.x")
+        with pytest.raises(NotOffered, match=r"there is no server broken: needs a command or a url"):
+            await host.read("broken", "x:y")
+
+
+async def test_arguments_by_name() -> None:
+    async with Host(policy=ALLOW) as host:
+        app = Server("greeter")
+        app.add_tool(lambda name, times: f"{name} {times}", name="greet")
+        host.add("a", app)
+        assert text(await host.call("a.greet", {"times": 1}, name="you")) == "you 1"
+
+
+async def test_the_last_words_of_a_server_are_told_again_and_as_they_come() -> None:
+    async with Host(policy=ALLOW) as host:
+        words = "import sys; print('setting up', file=sys.stderr); sys.exit('no key')"
+        host.add("gone", [sys.executable, "-c", words], backoff=(100.0, 100.0))
+        heard: list[str | None] = []
+        host.on("server.stderr", lambda event: heard.append(event.new))
+        for _ in range(2):
+            with pytest.raises(CannotStart, match="no key"):
+                await host.call("gone.x")
+        assert set(heard) == {"setting up", "no key"}
+
+
 # What is wrong shows at once.
 
 

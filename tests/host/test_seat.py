@@ -90,6 +90,46 @@ async def test_results_that_the_hosts_own_user_changes(eras: tuple[str, str]) ->
         assert "three" in str((await client.call_tool("far__add", {"a": 1})).content)
 
 
+async def test_rules_about_what_a_tool_does_are_about_its_definition() -> None:
+    app = Server("m")
+
+    @app.tool(read_only=True)
+    def look() -> str:
+        return "seen"
+
+    @app.tool(destructive=True)
+    def wipe() -> str:
+        return "wiped"
+
+    async with Host(policy=allowing(rule("hide", destructive=True))) as host:
+        host.add("m", app, trust=True)
+        served = host.as_server()
+        async with Client(served) as client, asyncio.timeout(PATIENCE):
+            assert await client.call("m__look") == "seen"
+            assert [tool.name for tool in await client.list_tools()] == ["m__look"]
+            with pytest.raises(MCPError, match=r"(?i)unknown tool|not found|no tool"):
+                await client.call("m__wipe")
+        await served.stop()
+
+
+async def test_arguments_that_the_user_adds() -> None:
+    app = Server("m")
+
+    @app.tool
+    def say(word: str = "nothing") -> str:
+        return word
+
+    async with Host(
+        policy=Policy("ask", [rule("allow", kind="server.start")]), consent=lambda _: Edit({"word": "hi"})
+    ) as host:
+        host.add("m", app)
+        served = host.as_server()
+        async with Client(served) as client, asyncio.timeout(PATIENCE):
+            result = await client.request("tools/call", {"name": "m__say"})
+            assert "hi" in str(result)
+        await served.stop()
+
+
 async def test_limits(eras: tuple[str, str]) -> None:
     policy = allowing(limits={"far.hang": {"timeout": 0.2}, "far.fail": "1/min", "far.who": {"result_bytes": 60}})
     async with gateway(eras, policy) as (client, far, _):

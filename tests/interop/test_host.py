@@ -84,20 +84,21 @@ def picture(
             stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         os.close(terminal)
-        assert process.stdout is not None
-        os.write(keyboard, "".join(f"{line}\n" for line in typed).encode())
         url = f"http://127.0.0.1:{port}/mcp"
-        said = _until(process, url)
-        rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
-        rest.start()
-        try:
-            yield Picture(said, maker, url, notes)
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
-            rest.join(PATIENCE)
-            process.stdout.close()
-            os.close(keyboard)
+        with process:  # which closes its pipe, whatever happens
+            try:
+                assert process.stdout is not None
+                os.write(keyboard, "".join(f"{line}\n" for line in typed).encode())
+                said = _until(process, url)
+                rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
+                rest.start()
+                yield Picture(said, maker, url, notes)
+                process.terminate()
+                rest.join(PATIENCE)
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)
+                os.close(keyboard)
 
 
 def _entry(command: list[str]) -> dict[str, Any]:

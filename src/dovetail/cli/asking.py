@@ -38,7 +38,7 @@ class Questions:
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         for name, rule in properties.items():
-            if name not in answer and (value := _ask_field(name, rule, name in needed)) is not None:
+            if name not in answer and (value := ask_field(name, rule, name in needed)) is not None:
                 answer[name] = value
         if not _confirm("Send this?", default=True):
             raise Declined
@@ -95,7 +95,8 @@ def _confirm(prompt: str, *, default: bool) -> bool:
             return default if not said else said.startswith("y")
 
 
-def _ask_field(name: str, rule: Mapping[str, Any], needed: bool) -> Any:
+def ask_field(name: str, rule: Mapping[str, Any], needed: bool) -> Any:
+    """One answer that fits; None where nothing need be said."""
     label = text.line(str(rule.get("title") or name))
     if rule.get("description"):
         text.note("  " + text.line(str(rule["description"])))

@@ -4,11 +4,12 @@ Each server has its own, so an answer can only go to whoever asked. Policy comes
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, ModelError, PolicyError
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
 from dovetail.host.consent import Deny, Edit, Later
 from dovetail.host.deciding import Desk, Postponed, asked
 from dovetail.host.models.model import Model, Reply
@@ -203,3 +204,20 @@ def _edited(params: CreateMessageParams, edited: Any) -> CreateMessageParams:
         edited = [{"role": "user", "content": _content(edited)}]
     changes = {"messages": plain(edited)} if isinstance(edited, list) else plain(edited)
     return convert(plain(params) | changes, CreateMessageParams, what="an edited request")
+
+
+_CURES: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[...])"}
+
+
+@contextmanager
+def lacking() -> Generator[None]:
+    """Whatever a server wanted to ask in vain, the error names what of the host would answer it."""
+    try:
+        yield
+    except MCPError as exc:
+        data = getattr(exc, "data", None)
+        wanted: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
+        cures = [_CURES[name] for name in wanted if name in _CURES] if isinstance(wanted, dict) else []
+        if cures:
+            exc.hint = f"give the host what answers it: {' and '.join(cures)}"
+        raise

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from dovetail.errors import InvalidParams
 from dovetail.host.consent import Scope
 from dovetail.host.ledger import Document, Ledger
 from dovetail.host.policy import Question
-from dovetail.wire.codec import canonical, plain
+from dovetail.wire.codec import canonical, convert, plain
 from dovetail.wire.shape import Struct, replace
 
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -169,8 +168,8 @@ def _read(document: Document) -> "list[Grant]":
     found: list[Grant] = []
     for one in document.get("grants") or ():
         try:
-            found.append(msgspec.convert(one, Grant))
-        except msgspec.ValidationError:
+            found.append(convert(one, Grant))
+        except InvalidParams:
             continue
     return found
 

@@ -13,11 +13,13 @@ from typing import Any, Final, Self
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
+from dovetail.host.answering import lacking
+from dovetail.host.config import check_level
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
 from dovetail.host.events import Event
-from dovetail.host.following import Following
+from dovetail.host.following import Following, check_files
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
@@ -78,7 +80,6 @@ class Host(Roster):
             secrets=secrets,
             settings=settings,
         )
-        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
         self.postponing = Postponing(self)
         self._following: Following | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -102,8 +103,11 @@ class Host(Roster):
         """A host of the servers in configuration files of any known host; without paths, of all that are found here.
 
         level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
-        the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
+        the files while the host is open. What cannot be read is in `problems`; a file that is named and not there is
+        an error. Options are those of the host, and hold for all servers whose entries say nothing else.
         """
+        check_level(level)
+        check_files(paths)
         host = cls(secrets=secrets, **options)
         host._following = Following(paths, level, host.secrets, watch=watch)
         host._follow(*host._following.read())
@@ -174,6 +178,7 @@ class Host(Roster):
     async def call(
         self,
         name: str,
+        /,
         arguments: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
@@ -181,14 +186,17 @@ class Host(Roster):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
+        **named: Any,
     ) -> Any:
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
 
-        Returns its result; with `wait=False` and a `DurableConsent`, a `Waiting` if somebody has to answer first.
+        Arguments are given as a mapping, or by name where no option is called so. Returns its result; with `wait=False`
+        and a `DurableConsent`, a `Waiting` if somebody has to answer first.
 
         Raises:
             PolicyError: the policy, or the user, said no.
         """
+        arguments = {**(arguments or {}), **named}
         if name in OWN and OWN[name] != CALL:
             return looked_up(await self._listed("tool"), OWN[name], arguments or {})
         if name in OWN:
@@ -227,7 +235,8 @@ class Host(Roster):
             idle = timeout if most is None else min(timeout or most, most)
             return await start(tool, arguments, timeout=idle, total=most, **options)
 
-        result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
+        with lacking():
+            result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
         if isinstance(result, Pending):
             return await self.postponing.asked(member, declared, arguments, result)
         return await passed(self, member, declared, result)

@@ -25,11 +25,10 @@ from dovetail.errors import (
 )
 from dovetail.host.events import Event
 from dovetail.host.learned import Learned, declared, tells
-from dovetail.host.quotas import Quota
 from dovetail.host.secrets import Unresolved, cleaned
+from dovetail.host.terms import Terms
 from dovetail.protocol.mounting import Hear, Kind
 from dovetail.wire.revisions import stateless
-from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
 
@@ -38,23 +37,6 @@ State: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login
 
 _LOOKS: Final = 2
 _SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """How one server is treated. Times are seconds."""
-
-    trust: bool = False  # whether what it says of its own tools may relax a policy
-    start: Literal["lazy", "eager"] = "lazy"
-    start_time: float = 30.0  # to become ready
-    list_time: float = 10.0  # to say what it offers
-    list_life: float = 60.0  # of a list, where the server does not tell of changes
-    idle_stop: float | None = None  # unused for so long, it is stopped; what it offers stays known
-    backoff: tuple[float, float] = (1.0, 60.0)  # between attempts: the first wait, doubling up to the last
-    give_up: int = 5  # failures in a row after which it is only tried once in a while
-    allow: tuple[str, ...] = ("*",)  # globs of tools
-    deny: tuple[str, ...] = ()
-    roots: tuple[Any, ...] | None = None  # instead of the host's
-    quota: Quota = Quota()  # for each of its tools, beside what the policy says
 
 
 class Wish:
@@ -187,7 +169,9 @@ class Member:
         if self._failures and wait > 0:
             why = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
             raise CannotStart(f"it failed {self._failures} times and is tried again in {wait:.0f} s{why}").at(
-                server=self.name, hint=f"host.restart({self.name!r}) tries at once"
+                server=self.name,
+                stderr=None if self.reason is None else self.reason.stderr,
+                hint=f"host.restart({self.name!r}) tries at once",
             )
 
     async def _start(self) -> Client:
@@ -197,12 +181,12 @@ class Member:
         try:
             if self._permit is not None:
                 await self._permit()
-            made = self._make()
-            client = await made if isinstance(made, Awaitable) else made
-            client.on_connection = self._connection
-            announced = self.shared
-            forwarding = client.mountable(shared=True, announced=announced, screen=self.screen)
             async with asyncio.timeout(self.settings.start_time):
+                made = self._make()
+                client = await made if isinstance(made, Awaitable) else made
+                client.on_connection = self._connection
+                announced = self.shared
+                forwarding = client.mountable(shared=True, announced=announced, screen=self.screen)
                 await client.connect()
         except asyncio.CancelledError:
             await self._closed(client, forwarding)

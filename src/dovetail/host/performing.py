@@ -58,8 +58,9 @@ def barred(host: Roster, member: Member, kind: str, name: str) -> PolicyError | 
     """Why nothing at all may be done with something, whatever the arguments; None if something may."""
     question = host.question(member, kind, name, None)
     decision = host.desk.look(question)
-    conditional = decision.rule is not None and decision.rule.conditional
-    if decision.verdict == "hide" or (decision.verdict == "deny" and not conditional):
+    rule = decision.rule
+    depends = rule is not None and (rule.conditional or bool(rule.facts))  # on what is not known here
+    if decision.verdict in ("hide", "deny") and not depends:
         why = PolicyError(f"{question.full}: {decision.reason}", verdict=decision.verdict, rule=decision.rule)
         return why.at(server=member.name)
     return None

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from dovetail.errors import InvalidParams
 from dovetail.host.ledger import Document, Ledger
 from dovetail.host.pins import Difference, changes, fingerprint, pinned
-from dovetail.wire.codec import encode, plain
+from dovetail.wire.codec import convert, encode, plain
 from dovetail.wire.shape import Struct, field
 
 _LARGEST: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
@@ -131,7 +130,7 @@ def _read(kept: Iterable[Any]) -> "list[Pin]":
     found: list[Pin] = []
     for one in kept:
         try:
-            found.append(msgspec.convert(one, Pin))
-        except msgspec.ValidationError:
+            found.append(convert(one, Pin))
+        except InvalidParams:
             continue
     return found

@@ -19,11 +19,13 @@ from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
 from dovetail.host.consent import Broker, read_broker
 from dovetail.host.deciding import Desk
+from dovetail.host.entries import Problem
 from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Member, Terms
+from dovetail.host.member import Member
 from dovetail.host.metering import Meter
+from dovetail.host.missing import meant, no_server, no_tool
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
@@ -33,6 +35,7 @@ from dovetail.host.policy import Policy, Question, read_policy
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
 from dovetail.host.secrets import Secrets
+from dovetail.host.terms import Terms
 from dovetail.protocol.mounting import KINDS, Kind
 
 log = logging.getLogger("dovetail")
@@ -69,6 +72,7 @@ class Roster:
         self.model = model
         self.patience = patience
         self.meter = Meter()
+        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
         self._roots = roots
         self._project = project
         self.secrets = secrets or Secrets()  # what was looked up, so that it is masked wherever it would be told
@@ -109,13 +113,18 @@ class Roster:
         async def make(**more: Any) -> Client:
             # Looking up a secret may take a while.
             to = await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
-            given = {**answers.options(), **options, **more}
+            given: dict[str, Any] = {**(heard if _is_process(to) else {}), **answers.options(), **options, **more}
             for one in (to, given):
                 self._mask_in(one)
             return Client(to, name=name, on_log=logged, **given)
 
         def logged(message: Any) -> None:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
+
+        def wrote(line: str) -> None:
+            self.tell(Event(kind="server.stderr", server=name, new=self.secrets.mask(line)))
+
+        heard = {"stderr": wrote}
 
         async def permit() -> None:
             question = Question(
@@ -181,8 +190,7 @@ class Roster:
     def _member(self, name: str) -> Member:
         found = self._members.get(name)
         if found is None:
-            known = ", ".join(sorted(self._members)) or "none"
-            raise NotOffered(f"there is no server {clip(name)}; there are: {known}")
+            raise NotOffered(no_server(name, self.servers, self.problems))
         return found
 
     @property
@@ -328,14 +336,16 @@ class Roster:
             return self._members[server], tool
         found = self.known("tool").find(name) or (await self._listed("tool")).find(name)
         if found is None:
-            raise NotOffered(f"there is no tool {clip(name)}, or several servers have one")
+            raise NotOffered(no_tool(name, self.known("tool"), self.servers, self.problems))
         return self._members[found.server], found.name
 
     async def declared(self, member: Member, tool: str) -> Any:
         """The definition of a tool as it is now; NotOffered if there is none."""
-        found = (await member.current("tool")).get(tool)
+        known = await member.current("tool")
+        found = known.get(tool)
         if found is None or not self.shows(member, "tool", tool, found):
-            raise NotOffered(f"there is no tool {clip(tool)}").at(server=member.name)
+            shown = [name for name, one in known.items() if self.shows(member, "tool", name, one)]
+            raise NotOffered(f"there is no tool {clip(tool)}{meant(tool, shown)}").at(server=member.name)
         return found
 
     async def check_same(self, member: Member, definition: Any) -> None:
@@ -344,6 +354,14 @@ class Roster:
         if now is not definition and fingerprint(now) != fingerprint(definition):
             text = f"{member.name}.{definition.name}: its definition changed while it was asked about; call it again"
             raise PolicyError(text).at(server=member.name)
+
+
+def _is_process(target: Any) -> bool:
+    if isinstance(target, Mapping):
+        return "command" in target
+    if isinstance(target, str):
+        return "://" not in target and not target.startswith("unix:")
+    return isinstance(target, Path | list | tuple)
 
 
 def _pins(given: Pins | str | Path | None, grants: Grants) -> Pins:

@@ -192,8 +192,8 @@ class Seat:
             {"description": definition.description or ""} if definition is not None else {},
             ask=lambda request: self._ask(request, round_),
         )
-        edited = settled.edited if question.arguments is not None else None
-        return {} if edited is None else {"arguments": edited}
+        edits = settled.edited is not None and question.kind in ("tool.call", "prompt.get")
+        return {"arguments": settled.edited} if edits else {}
 
     async def _ask(self, request: ConsentRequest, round_: Round) -> Answer:
         if round_.able:
