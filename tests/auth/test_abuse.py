@@ -328,6 +328,7 @@ def test_whoever_reads_waits_for_nobody_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     store, other = SqliteStore(path), SqliteStore(path)
     store.put("a", "k", b"1", NOW + 10, NOW)
+    assert other.get("a", "k", NOW) == b"1"
     other._base.execute("BEGIN IMMEDIATE")  # pyright: ignore[reportPrivateUsage]
     writer = threading.Thread(target=store.put, args=("a", "k", b"2", NOW + 10, NOW))
     writer.start()

@@ -241,6 +241,19 @@ def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, A
     assert late.value.status == 401
 
 
+def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key: dict[str, Any]) -> None:
+    def guard(secret: str | None) -> Guard:
+        return Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop_nonces=True, secret=secret)
+
+    token, shared = bound(issuer, key), "a secret of many letters"
+    nonce = denied(guard(shared), f"DPoP {token}", proofs.dpop(key, "POST", RESOURCE, NOW, token=token)).nonce
+    proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
+    assert drive(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
+    assert denied(guard(None), f"DPoP {token}", proof).nonce != nonce
+    with pytest.raises(ValueError, match="16 bytes"):
+        guard("short")
+
+
 def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any]) -> None:
     from joserfc import jwt
     from joserfc.jwk import ECKey, OctKey

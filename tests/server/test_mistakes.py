@@ -9,11 +9,12 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
+from dovetail import Context, InputRequired, Lifetime, Limits, Server, StaticTokens, tool
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
+GUARDED = Server("guarded", auth=StaticTokens({"token": "ada"}))
 ERAS = pytest.mark.parametrize("revision", [NEWEST, LAST])
 
 
@@ -157,6 +158,8 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.run("streamable-http"), '"http" serves Streamable HTTP'),
         (lambda app: app.run("http", workers=0), "at least 1"),
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
+        (lambda _: GUARDED.run("tcp"), "auth= guards a server over HTTP alone.*anonymous=True"),
+        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth= guards a server over HTTP alone.*anonymous=True"),
         (lambda _: Limits(run_time=-3), "must not be negative"),
         (lambda _: Server(5), "name= must be a text, not 5"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", version=1), "version= must be a text"),  # pyright: ignore[reportArgumentType]

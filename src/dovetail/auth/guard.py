@@ -38,6 +38,7 @@ class Guard:
         resources and prompts, unless you say otherwise.
     dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
     dpop_nonces: whether proofs must repeat a nonce of ours.
+    secret: what the nonces are made of, at least 16 bytes; the same in every process behind one address.
     show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
         ask for these by calling.
     """
@@ -51,6 +52,7 @@ class Guard:
         scopes_supported: Sequence[str] | None = None,
         dpop: bool = False,
         dpop_nonces: bool = False,
+        secret: str | bytes | None = None,
         show_locked: bool = False,
     ) -> None:
         if not verifiers:
@@ -65,7 +67,12 @@ class Guard:
         self._servers = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
         self._supported = None if scopes_supported is None else checked_scopes(scopes_supported)
         self._dpop = dpop
-        self._possession = Possession(nonces=dpop_nonces)
+        self._possession = Possession(nonces=dpop_nonces, secret=secret)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it takes tokens that another process would not know."""
+        return any(getattr(one, "alone", False) for one in self._verifiers)
 
     def admit(self, head: Head) -> Flow[Principal]:
         """Who is calling; Denied, with a challenge, if that is not known or not enough."""

@@ -248,6 +248,8 @@ def known_client(
         raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
     if redirect_uris and scopes:
         raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
+    if client_secret is not None and not client_secret.strip():
+        raise ValueError("client_secret= is blank: anyone could be this client")
     if client_secret is not None and keys is not None:
         raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return Client(
