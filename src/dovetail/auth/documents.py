@@ -89,15 +89,15 @@ def _trouble(url: str, answer: HttpAnswer, kind: Any) -> LoginFailed:
 
 def _resource_places(server_url: str) -> list[str]:
     parts = urlsplit(server_url)
-    origin = f"{parts.scheme}://{parts.netloc}"
+    root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
-    return [f"{origin}{_PRM}{path}", f"{origin}{_PRM}"] if path else [f"{origin}{_PRM}"]
+    return [f"{root}{_PRM}{path}", f"{root}{_PRM}"] if path else [f"{root}{_PRM}"]
 
 
 def check_resource(document: ProtectedResource, server_url: str) -> ProtectedResource:
     """A document must speak of the server it was found by, or of something it is part of. RFC 9728, section 3.3"""
     ours, theirs = urlsplit(server_url), web_address(document.resource)
-    if theirs is None or _origin(ours) != _origin(theirs) or not _inside(ours.path, theirs.path):
+    if theirs is None or origin(ours) != origin(theirs) or not _inside(ours.path, theirs.path):
         raise LoginFailed(
             f"the server's metadata speaks of another resource, {clip(document.resource)}: "
             "a token for it could be used elsewhere"
@@ -108,7 +108,8 @@ def check_resource(document: ProtectedResource, server_url: str) -> ProtectedRes
     return document
 
 
-def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+def origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    """Scheme, host and port; the port that goes without saying is said."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -133,11 +134,11 @@ def _check_issuer(found: AuthorizationServer, issuer: str) -> AuthorizationServe
 
 def _server_places(issuer: str) -> list[str]:
     parts = urlsplit(issuer)
-    origin = f"{parts.scheme}://{parts.netloc}"
+    root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
     if not path:
-        return [origin + _OAUTH, origin + _OIDC]
-    return [origin + _OAUTH + path, origin + _OIDC + path, origin + path + _OIDC]
+        return [root + _OAUTH, root + _OIDC]
+    return [root + _OAUTH + path, root + _OIDC + path, root + path + _OIDC]
 
 
 def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
@@ -146,16 +147,16 @@ def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
     spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
     """
     parts = urlsplit(server_url)
-    origin = f"{parts.scheme}://{parts.netloc}"
-    found = yield from _first([origin + _OAUTH], AuthorizationServer)
+    root = f"{parts.scheme}://{parts.netloc}"
+    found = yield from _first([root + _OAUTH], AuthorizationServer)
     if found is not None:
         # There was no issuer to look it up by, so there is none to be compared with to the letter.
-        return _check_issuer(found, origin + "/" if found.issuer.endswith("/") else origin)
+        return _check_issuer(found, root + "/" if found.issuer.endswith("/") else root)
     return AuthorizationServer(
-        issuer=origin,
-        authorization_endpoint=origin + "/authorize",
-        token_endpoint=origin + "/token",
-        registration_endpoint=origin + "/register",
+        issuer=root,
+        authorization_endpoint=root + "/authorize",
+        token_endpoint=root + "/token",
+        registration_endpoint=root + "/register",
         assumed=True,
     )
 
