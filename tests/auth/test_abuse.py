@@ -415,3 +415,13 @@ def test_what_cannot_be_asked_for_any_more_is_not_granted() -> None:
         assert (response.status, b"over" in response.body) == (400, True), change
         browser.desk = Desk()
         assert place(browser.decide())[1]["code"]
+
+
+# How often
+
+
+def test_none_an_hour_is_none() -> None:
+    desk = Desk(registrations=0)
+    assert {desk.register({"redirect_uris": [HOME]}).status for _ in range(6)} == {429}
+    desk.now += 3601
+    assert desk.register({"redirect_uris": [HOME]}).status == 429

@@ -510,6 +510,7 @@ def test_a_known_client_may_show_its_secret_either_way() -> None:
 BAD_REDIRECTS = [
     "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "file:///etc/passwd", "vbscript:x", "http://x.example/",
     "http://localhost.evil.example/", "https://x.example/#part", "https://x.example/#", "https://user@x.example/", "https://",
+    "http://[::1].evil.com/cb", "https://[::1].evil.com/cb",
     "https:///path", "about:blank", "blob:https://x", "ftp://x.example", "//x.example", "/path", "", "https://x.example/*",
     "https://x.example/\n", "https://x.example/ ", "https://x.example\\@y", "http://[::1", "https://x.example:99999/",
     "https://x.example/'><script>", "mailto:a@b", "myapp:", "myapp:///", "c:/x", "intent://x", "ms-settings:x", "view-source:https://x",

@@ -429,6 +429,11 @@ def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
         known_client("nightly", client_secret=secret)
 
 
+def test_less_than_none_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="registration=False"):
+        AuthorizationServer(issuer=HOME, registrations=-1)
+
+
 # Several processes
 
 

@@ -104,6 +104,8 @@ def choose_scopes(
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
+    if getattr(settings, "only", False):
+        return words(settings.scopes) or None
     listed = document.scopes_supported if document is not None else None
     wanted = list(challenge.scopes) if challenge.scope is not None else list(listed or ())
     scopes = [*(known.scopes if known is not None else ()), *wanted, *words(settings.scopes)]

@@ -3,6 +3,7 @@
 Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +18,8 @@ from dovetail.wire.shape import Struct, field, replace
 _PRM: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
 _OIDC: Final = "/.well-known/openid-configuration"
+
+_BRACKETED: Final = re.compile(r"([^\[\]@]*@)?\[[^\[\]]*\](:[0-9]*)?")
 
 
 class ProtectedResource(Struct, frozen=True):
@@ -184,10 +187,15 @@ def web_address(url: str) -> SplitResult | None:
     """The parts of an address on the web; None if it is not one, or one that cannot be made sense of."""
     try:
         parts = urlsplit(url)
-        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and whole(parts.netloc)
     except ValueError:
         return None
     return parts if fit else None
+
+
+def whole(netloc: str) -> bool:
+    """Whether brackets, if there are some, hold all of the host: readers differ about what comes after them."""
+    return not ("[" in netloc or "]" in netloc) or _BRACKETED.fullmatch(netloc) is not None
 
 
 def secure(url: str) -> bool:

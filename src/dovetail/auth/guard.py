@@ -8,9 +8,9 @@ from typing import Any
 
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
-from dovetail.auth.keys import unverified
+from dovetail.auth.keys import names_issuer, unverified
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
-from dovetail.auth.verify import TOKEN, Verifier, several
+from dovetail.auth.verify import TOKEN, IntrospectionVerifier, Verifier, several
 from dovetail.errors import Denied, clip
 from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.wire.shape import Struct
@@ -110,6 +110,10 @@ class Guard:
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
         """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
         asked = [one for one in self._verifiers if one.speaks_of(token)]
+        if any(one.issuer is not None and names_issuer(token, one.issuer) for one in asked):
+            # Whom it names knows it, or nobody does: it is not shown to others to be asked about.
+            asked = [one for one in asked if one.issuer is None or names_issuer(token, one.issuer)]
+            asked = [one for one in asked if not isinstance(one, IntrospectionVerifier) or one.issuer is not None]
         problem: Exception = Rejected(
             "the token is from nobody known here", self._strange(token) if not asked else None
         )

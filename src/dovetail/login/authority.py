@@ -89,6 +89,8 @@ class AuthorizationServer:
         parts = urlsplit(issuer)
         local = parts.hostname in LOOPBACK
         _check_issuer(issuer, local=local)
+        if registrations is not None and registrations < 0:
+            raise ValueError(f"registrations must not be negative, not {registrations}: registration=False allows none")
         _check_users(users, active)
         _check_secrets("askers", "secret", askers or {})
         if users is not None and upstream is not None:
