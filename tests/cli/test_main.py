@@ -10,6 +10,7 @@ import click
 import pytest
 
 from cli.program import SERVED, Run
+from dovetail.cli import exits, main
 from dovetail.cli.main import NAMES
 from dovetail.version import VERSION
 
@@ -106,3 +107,17 @@ def test_output_that_cannot_be_written_is_told(environment: dict[str, str], word
         )
     assert done.returncode == 2
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["ping", "x"], ["ping", "x", "-v"], ["ping", "--", "x", "-v"]])
+def test_a_fault_of_its_own_is_named(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faulty(*_: object) -> None:
+        raise LookupError("odd\x1b[31m")
+
+    monkeypatch.setattr(main.cli, "invoke", faulty)
+    assert main._status(words) == exits.FAULT  # pyright: ignore[reportPrivateUsage]
+    said = capsys.readouterr().err
+    assert "dovetail itself is at fault: LookupError: odd\\x1b[31m" in said
+    assert ("Traceback" in said) == (words[-2:] == ["x", "-v"] and "--" not in words)

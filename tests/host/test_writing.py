@@ -144,3 +144,84 @@ def test_where_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert file_of("vscode", "project", here=tmp_path) == tmp_path / ".vscode" / "mcp.json"
     with pytest.raises(ValueError, match="no file"):
         file_of("goose", "project", here=tmp_path)
+
+
+EMPTY = ["{}", "{ }", "null", "~", "", "{} # mine", "\n# mine"]
+
+
+@pytest.mark.parametrize("said", EMPTY)
+@pytest.mark.parametrize("key", ["extensions", '"extensions"'])
+@pytest.mark.parametrize("more", ["mode: auto\n", ""])
+def test_an_empty_section_is_filled_where_it_stands(said: str, key: str, more: str) -> None:
+    text = added("goose", f"a: 1\n{key}: {said}\n{more}", "time", {"cmd": "uvx"})
+    assert text.count("extensions") == 1
+    assert ("# mine" in text) == ("# mine" in said)
+    assert parse(text, ".yaml") == {"a": 1, "extensions": {"time": {"cmd": "uvx"}}} | ({"mode": "auto"} if more else {})
+
+
+def test_a_section_on_one_line_and_one_of_nothing_but_comments() -> None:
+    text = added("goose", "extensions: {a: {cmd: x}}\n", "time", {"cmd": "uvx"})
+    assert parse(text, ".yaml") == {"extensions": {"a": {"cmd": "x"}, "time": {"cmd": "uvx"}}}
+    assert added("goose", "# mine\n", "time", {"cmd": "uvx"}).startswith("# mine\nextensions:\n")
+
+
+@pytest.mark.parametrize("old", ["extensions: {}\nextensions:\n  a: {cmd: x}\n", "extensions: &x\n  a: 1\n---\nb: 1\n"])
+def test_a_file_of_which_only_a_part_is_read_is_refused(old: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        added("goose", old, "time", {"cmd": "uvx"})
+
+
+CRLF = {
+    "mcp.json": '{\r\n  "a": 1,\n  "mcpServers": {\r\n    "old": {}\r\n  }\r\n}\r\n',
+    "codex": "# mine\r\na = 1\n\r\n[b]\r\nc = 2\r\n",
+    "goose": "# mine\r\nextensions:\r\n  old:\r\n    cmd: x\n",
+}
+
+
+@pytest.mark.parametrize("host", CRLF)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+def test_lines_end_as_they_did(host: str, mark: bytes, tmp_path: Path) -> None:
+    path = tmp_path / Path(HOSTS[host].user or HOSTS[host].project or "").name
+    old = mark + CRLF[host].encode()
+    path.write_bytes(old)
+    add(host, path, LOCAL)
+    new = path.read_bytes()
+    lines, kept = new.splitlines(keepends=True), old.splitlines(keepends=True)
+    assert new.startswith(mark)
+    assert [one for one in lines if one in kept and one.strip()] == [one for one in kept if one.strip()]
+    added_lines = [one for one in lines if one not in kept]
+    assert added_lines
+    assert all(one.endswith(b"\r\n") for one in added_lines)
+
+
+@given(st.text(min_size=1), st.text(), st.dictionaries(st.text(), st.text(), max_size=2))
+def test_any_text_is_written_so_that_it_is_read_again(name: str, word: str, env: dict[str, str]) -> None:
+    entry = {"command": word, "args": [word, "\U0001f600\x7f"]} | ({"env": env} if env else {})
+    for host, suffix in (("codex", ".toml"), ("goose", ".yaml"), ("mcp.json", ".json")):
+        for old in ("", added(host, "", "other", {"command": "x"})):
+            found = parse(added(host, old, name, entry, replace=True), suffix)
+            assert found[HOSTS[host].section][name] == entry
+
+
+REMARKS = """[mcp_servers.time] # mine
+command = "old"
+# of the next
+[other] # too
+a = 1
+"""
+
+
+def test_what_is_said_of_the_next_table_stays() -> None:
+    with pytest.raises(ValueError, match="already"):
+        added("codex", REMARKS, "time", {"command": "new"})
+    text = added("codex", REMARKS, "time", {"command": "new"}, replace=True)
+    assert text == '[mcp_servers.time]\ncommand = "new"\n# of the next\n[other] # too\na = 1\n'
+    last = added("codex", 'a = 1\n[mcp_servers."time"]\ncommand = "old"\n\n# the end\n', "time", {"b": 1}, replace=True)
+    assert last == "a = 1\n[mcp_servers.time]\nb = 1\n\n# the end\n"
+    with pytest.raises(ValueError, match="cannot be changed"):
+        added("codex", "mcp_servers = { a = { b = 1 } }\n", "time", {"command": "new"})
+
+
+def test_null_is_an_empty_section_of_json_too() -> None:
+    text = added("mcp.json", '{"mcpServers": null, "a": 1}', "time", {"command": "x"})
+    assert json.loads(text) == {"mcpServers": {"time": {"command": "x"}}, "a": 1}

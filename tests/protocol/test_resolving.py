@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.profiles import PROFILES, RULES, fitted, refusals
-from dovetail.protocol.resolving import EVERYTHING, NOTHING, as_object, resolved
+from dovetail.protocol.resolving import EVERYTHING, NOTHING, as_object, listed, named, number, required, resolved, types
 
 
 def test_booleans_stand_for_objects() -> None:
@@ -47,3 +47,15 @@ def test_profiles_take_booleans(part: Any) -> None:
         assert isinstance([*refusals(rules, "name", None, schema)], list)
     for profile in PROFILES:
         assert fitted(profile, schema)["properties"].keys() == {"a", "b", "c"}
+
+
+def test_a_member_that_is_something_else_says_nothing() -> None:
+    for wrong in (5, "x", None, True, [1], {"a": 1}):
+        schema: dict[str, Any] = dict.fromkeys(("properties", "required", "type", "anyOf", "minItems"), wrong)
+        assert named(schema) == ({"a": 1} if wrong == {"a": 1} else {})
+        assert listed(schema, "anyOf") == ([1] if wrong == [1] else [])
+        assert required(schema) == types(schema) == []
+        assert number(schema, "minItems") == (wrong if wrong in (5, True) else 0)
+    assert types({"type": ["weird", None, "null"]}) == ["null"]
+    assert types({"type": "string"}) == ["string"]
+    assert required({"required": ["a", [], 1]}) == ["a"]

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from dovetail.cli import text
-from dovetail.protocol.resolving import NOTHING, as_object, resolved
+from dovetail.protocol.resolving import NOTHING, as_object, listed, named, resolved, types
 
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
     """The arguments; UsageError says which word is wrong."""
     arguments = _document(document)
     root, schema = schema, resolved(schema, schema)
-    properties: dict[str, Any] = schema.get("properties") or {}
+    properties = named(schema)
     seen: set[str] = set()
     for word in words:
         name, value, raw = _split(word)
@@ -110,20 +110,19 @@ def _items(rule: Any, root: Mapping[str, Any]) -> Any:
 
 def _either(rule: Mapping[str, Any]) -> list[Any]:
     """What a schema lets one choose from, but for what nothing fits."""
-    return [part for part in (*(rule.get("anyOf") or ()), *(rule.get("oneOf") or ())) if as_object(part) != NOTHING]
+    return [part for part in (*listed(rule, "anyOf"), *listed(rule, "oneOf")) if as_object(part) != NOTHING]
 
 
 def kinds(rule: Any, root: Mapping[str, Any] | None = None, depth: int = 16) -> set[str]:
     """The types a schema, a part of `root`, takes; none if it takes any."""
     whole = root if root is not None else {}
     one = resolved(rule, whole)
-    kind = one.get("type")
-    found: set[str] = {kind} if isinstance(kind, str) else set(kind or ())
+    found = {*types(one)}
     for part in _either(one) if depth and not found else ():
         if not (inner := kinds(part, whole, depth - 1)):
             return set()
         found |= inner
-    values = [*(one.get("enum") or ()), *([one["const"]] if "const" in one else ())]
+    values = [*listed(one, "enum"), *([one["const"]] if "const" in one else ())]
     if not found and values:
         names = {str: "string", bool: "boolean", int: "integer", float: "number"}
         found = {names.get(type(value), "string") for value in values}

@@ -12,7 +12,7 @@ import click
 from dovetail.cli import text
 from dovetail.cli.arguments import coerce, kinds
 from dovetail.errors import AnswerError, Declined, Dismissed
-from dovetail.protocol.resolving import as_object
+from dovetail.protocol.resolving import as_object, listed, named, required
 from dovetail.wire.elicitation import ElicitParams
 
 
@@ -28,17 +28,17 @@ class Questions:
     def form(self, question: ElicitParams) -> dict[str, Any]:
         """The fields of a form."""
         schema = question.requested_schema or {}
-        properties = {name: as_object(rule) for name, rule in (schema.get("properties") or {}).items()}
-        required: list[str] = schema.get("required") or []
+        properties = {name: as_object(rule) for name, rule in named(schema).items()}
+        needed = required(schema)
         answer = self._from_line(properties)
-        if answer and all(name in answer for name in required):
+        if answer and all(name in answer for name in needed):
             return answer
         if not _somebody():
-            raise self._unanswered(question, [name for name in properties if name not in answer])
+            raise self._unanswered(question, {name: one for name, one in properties.items() if name not in answer})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         for name, rule in properties.items():
-            if name not in answer and (value := _ask_field(name, rule, name in required)) is not None:
+            if name not in answer and (value := ask_field(name, rule, name in needed)) is not None:
                 answer[name] = value
         if not _confirm("Send this?", default=True):
             raise Declined
@@ -58,16 +58,16 @@ class Questions:
     def visit(self, question: ElicitParams) -> bool:
         """Whether the user has been at a page."""
         if not _somebody():
-            raise self._unanswered(question, [])
+            raise self._unanswered(question, {})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         _say(f"  {text.whole(question.url or '')}")
         return _confirm("Did you finish there?", default=False)
 
-    def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:
-        said = text.line(question.message) if question.mode == "form" else f"{question.message} {question.url}"
+    def _unanswered(self, question: ElicitParams, fields: Mapping[str, Any]) -> AnswerError:
+        said = text.safe(question.message if question.mode == "form" else f"{question.message} {question.url}")
         self.open.append(said)
-        names = " ".join(f"--answer {text.line(name)}=..." for name in fields)
+        names = " ".join(f"--answer {text.line(name)}={_values(rule)}" for name, rule in fields.items())
         return AnswerError(f"the server asks: {said}").at(hint=names or "run it at a terminal")
 
 
@@ -95,7 +95,8 @@ def _confirm(prompt: str, *, default: bool) -> bool:
             return default if not said else said.startswith("y")
 
 
-def _ask_field(name: str, rule: Mapping[str, Any], required: bool) -> Any:
+def ask_field(name: str, rule: Mapping[str, Any], needed: bool) -> Any:
+    """One answer that fits; None where nothing need be said."""
     label = text.line(str(rule.get("title") or name))
     if rule.get("description"):
         text.note("  " + text.line(str(rule["description"])))
@@ -103,12 +104,12 @@ def _ask_field(name: str, rule: Mapping[str, Any], required: bool) -> Any:
     if choices:
         text.note("  one of: " + ", ".join(text.line(one) for one in choices))
     default = rule.get("default")
-    shown = f" [{text.line(_spelled(default))}]" if default is not None else "" if required else " (may be empty)"
+    shown = f" [{text.line(_spelled(default))}]" if default is not None else "" if needed else " (may be empty)"
     while True:
         said = _read(f"{label}{shown}: ")
         if not said and default is not None:
             return default
-        if not said and not required:
+        if not said and not needed:
             return None
         if not said and "string" not in kinds(rule):
             text.note("  an answer is needed")
@@ -131,9 +132,13 @@ def _fitting(name: str, said: str, rule: Mapping[str, Any]) -> Any:
 
 def _choices(rule: Mapping[str, Any]) -> list[str]:
     inner = as_object(rule["items"]) if rule.get("items") else rule
-    several = [as_object(one) for one in (inner.get("oneOf") or inner.get("anyOf") or ())]
+    several = [as_object(one) for one in (listed(inner, "oneOf") or listed(inner, "anyOf"))]
     titled = [one["const"] for one in several if "const" in one]
-    return [_spelled(one) for one in (inner.get("enum") or titled)]
+    return [_spelled(one) for one in (listed(inner, "enum") or titled)]
+
+
+def _values(rule: Mapping[str, Any]) -> str:
+    return "|".join(text.line(one) for one in _choices(rule)) or "..."
 
 
 def _spelled(value: Any) -> str:

@@ -207,22 +207,21 @@ def _about(one: Any, arguments: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def _of_tool(tool: Any) -> dict[str, list[str]]:
-    from dovetail.protocol.resolving import resolved
+    from dovetail.protocol.resolving import named, resolved
 
     schema = tool.input_schema
-    properties = resolved(schema, schema).get("properties") or {}
-    return {name: [*_choices(rule, schema)] for name, rule in properties.items()}
+    return {name: [*_choices(rule, schema)] for name, rule in named(resolved(schema, schema)).items()}
 
 
 def _choices(given: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    from dovetail.protocol.resolving import resolved
+    from dovetail.protocol.resolving import listed, resolved
 
     rule = resolved(given, root)
     if rule.get("type") == "boolean":
         yield from ("true", "false")
-    for one in rule.get("enum") or ():
+    for one in listed(rule, "enum"):
         yield str(one)
-    for part in (rule.get("anyOf") or ()) if depth else ():
+    for part in listed(rule, "anyOf") if depth else ():
         yield from _choices(part, root, depth - 1)
 
 

@@ -156,6 +156,9 @@ async def _within(client: Client, told: Any) -> int:
     counts = ", ".join(_many(len(items), kind) for kind, items in found.items() if items) or "nothing"
     took = (time.perf_counter() - begun) * 1000
     told(Step("lists", "good" if any(found.values()) else "doubtful", f"{counts}, in {took:.0f} ms"))
+    missing = client.left_out
+    if missing:
+        told(Step("items", "bad", "left out, since malformed: " + "; ".join(missing[:5]), "dovetail lint names all"))
     reports = examined(found["tools"])
     refused = [one for report in reports for one in report.findings if one.about != "words"]
     silent = sum(any(one.about == "words" for one in report.findings) for report in reports)
@@ -163,7 +166,8 @@ async def _within(client: Client, told: Any) -> int:
         makers = ", ".join(sorted({one.about for one in refused}))
         told(Step("schemas", "bad", f"findings about {makers}: {len(refused)}", "dovetail lint names them"))
     else:
-        told(Step("schemas", "good", "taken by every maker of models that is known here"))
+        said = "taken by every maker of models that is known here" if reports else "there are none"
+        told(Step("schemas", "good", said))
     if silent:
         said, name = ("says too little of itself", "it") if silent == 1 else ("say too little of themselves", "them")
         told(Step("words", "doubtful", f"{_many(silent, 'tools')} {said}", f"dovetail lint names {name}"))
@@ -175,7 +179,7 @@ async def _within(client: Client, told: Any) -> int:
         said = f"written to stdout, and no message: {_many(client.noise, 'lines')}"
         told(Step("noise", "bad", said, "print to stderr: on stdout some hosts give up at the first such line"))
         return exits.CONTRACT
-    return exits.CONTRACT if refused else exits.OK
+    return exits.CONTRACT if refused or missing else exits.OK
 
 
 def _many(count: int, things: str) -> str:

@@ -1,6 +1,6 @@
 """What the exit status says, and which one an error means."""
 
-from typing import Final
+from typing import Any, Final
 
 from dovetail.errors import (
     AnswerError,
@@ -20,6 +20,7 @@ from dovetail.errors import (
 )
 
 OK: Final = 0
+FAULT: Final = 1
 USAGE: Final = 2
 CONNECT: Final = 3
 AUTH: Final = 4
@@ -31,6 +32,7 @@ INTERRUPTED: Final = 130
 
 MEANINGS: Final = {
     OK: "all is well",
+    FAULT: "dovetail itself is at fault; -v shows where",
     USAGE: "the command line is wrong, or what it names does not exist",
     CONNECT: "the server could not be started or reached, or was lost",
     AUTH: "a login is needed, or came to nothing",
@@ -53,7 +55,7 @@ def code_of(exc: MCPError) -> int:
             return AUTH
         case AnswerError():
             return INPUT
-        case PeerError() if exc.code == MissingCapability.code:
+        case PeerError() if exc.code == MissingCapability.code or _undeclared(exc.data):
             return INPUT
         case ResultError() | NoCommonRevision() | NotMCP():
             return CONTRACT
@@ -61,3 +63,8 @@ def code_of(exc: MCPError) -> int:
             return CONNECT
         case _:
             return TOOL
+
+
+def _undeclared(data: Any) -> bool:
+    """Whether a server wanted to ask what this client cannot be asked; old revisions have no code for it."""
+    return isinstance(data, dict) and "requiredCapabilities" in data

@@ -9,6 +9,7 @@ from dovetail.cli.arguments import meant
 from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import Asked, asked, options
 from dovetail.connect import Client
+from dovetail.protocol.resolving import named, required
 
 KINDS = ("tools", "resources", "templates", "prompts")
 
@@ -36,6 +37,10 @@ def command(ctx: click.Context, **given: Any) -> int:
                 raise click.UsageError(f"{word!r} is no kind of thing.{meant(word, KINDS)}")
         found = {kind: await listed(spoken.client, kind) for kind in spoken.words or KINDS}
         spoken.print(found, lambda: _shown(found))
+        if spoken.muted and not any(found.values()):
+            await spoken.client.close()  # all that it said is here then
+            for said in spoken.client.last_words:
+                text.note(said)
 
     return converse(line, work)
 
@@ -82,12 +87,12 @@ def _of_prompt(prompt: Any) -> str:
 
 
 def _arguments(schema: dict[str, Any]) -> str:
-    required = schema.get("required") or ()
-    return " ".join(_spelled(name, name in required) for name in schema.get("properties") or {})
+    needed = required(schema)
+    return " ".join(_spelled(name, name in needed) for name in named(schema))
 
 
-def _spelled(name: str, required: bool | None) -> str:
-    return name if required else f"[{name}]"
+def _spelled(name: str, needed: bool | None) -> str:
+    return name if needed else f"[{name}]"
 
 
 def _first(description: str | None) -> str:

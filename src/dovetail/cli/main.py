@@ -146,7 +146,24 @@ def _status(words: list[str]) -> int:
         return 0
     except OSError as exc:
         return _unwritten(exc)
+    except Exception as exc:
+        return _faulty(exc, words)
     return code if isinstance(code, int) else 0
+
+
+def _faulty(exc: Exception, words: list[str]) -> int:
+    """What nobody thought of; a server may say anything, and a traceback tells its user nothing."""
+    from dovetail.cli import exits, text
+
+    before = words[: words.index("--") if "--" in words else None]
+    text.fail(f"dovetail itself is at fault: {type(exc).__name__}: {exc}")
+    if {"-v", "--verbose"} & {*before}:
+        import traceback
+
+        text.note("".join(traceback.format_exception(exc)))
+    else:
+        text.note("-v shows where")
+    return exits.FAULT
 
 
 def _explain(exc: click.ClickException, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -34,7 +34,29 @@ async def whole_list(fetch: Page, field: str, limits: ClientLimits) -> list[Any]
     raise ResultError(f"the list has more than {limits.pages} pages").at(hint="raise ClientLimits(pages=...)")
 
 
-def without_malformed(raw: Any, kind: Any, field: str, item: Any, server: str, exc: ResultError) -> Any:
+_TOLD: Final = 100  # of what was left out; more would be a way to fill the memory
+
+
+class Unlisted:
+    """What was left out of lists, and why: each once, however often the list is read."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, None] = {}
+
+    def note(self, server: str, what: str) -> None:
+        """One more."""
+        log.warning("%s: %s", server, what)
+        if len(self._found) < _TOLD:
+            self._found[what] = None
+
+    def told(self) -> list[str]:
+        """All of it."""
+        return [*self._found]
+
+
+def without_malformed(
+    raw: Any, kind: Any, field: str, item: Any, server: str, exc: ResultError, unlisted: Unlisted
+) -> Any:
     """A page as its type, less the items that are malformed; those are reported."""
     found = plain(raw)
     name = msgspec.structs.fields(kind)
@@ -47,7 +69,7 @@ def without_malformed(raw: Any, kind: Any, field: str, item: Any, server: str, e
             msgspec.convert(one, item)
             good.append(one)
         except msgspec.ValidationError as fault:
-            log.warning("%s: item %d of %s is left out: %s", server, number, wire, clip(str(fault), 200))
+            unlisted.note(server, f"item {number} of {wire} is left out: {clip(str(fault), 200)}")
     if len(good) == len(found[wire]):
         raise exc
     return msgspec.convert(found | {wire: good}, kind)

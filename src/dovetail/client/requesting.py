@@ -15,7 +15,7 @@ from dovetail.client.caching import Cache
 from dovetail.client.clock import NEVER, Progress
 from dovetail.client.keeping import Keeper, Sending
 from dovetail.client.knowing import Known, Names, Tools
-from dovetail.client.paging import whole_list, without_malformed
+from dovetail.client.paging import Unlisted, whole_list, without_malformed
 from dovetail.client.rounds import Pending, decode_result
 from dovetail.client.visiting import URL_REQUIRED, Visiting
 from dovetail.errors import (
@@ -80,6 +80,7 @@ class Requesting:
         check_results: bool,
     ) -> None:
         self._name = name
+        self.unlisted = Unlisted()
         self._keeper = keeper
         self._answering = answering
         self._timeouts = timeouts
@@ -376,7 +377,7 @@ class Requesting:
             try:
                 return body(raw, row.result or object, f"the result of {method}")
             except ResultError as exc:
-                return without_malformed(raw, row.result, field, item, self._name, exc)
+                return without_malformed(raw, row.result, field, item, self._name, exc, self.unlisted)
 
         def fetch() -> Awaitable[Any]:
             return self._around(method, params, PLAIN, send)

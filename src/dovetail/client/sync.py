@@ -132,6 +132,11 @@ class SyncClient:
         """How many times the server wrote something that is no message."""
         return self._client.noise
 
+    @property
+    def left_out(self) -> list[str]:
+        """What is missing from the lists read so far, since it was malformed, and why."""
+        return self._client.left_out
+
     def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""
         return blocking.run(self._client.discover())

@@ -8,7 +8,7 @@ user who agreed to a tool may want to look at it again.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from dovetail.protocol.resolving import NOTHING, as_object
+from dovetail.protocol.resolving import NOTHING, as_object, listed, named, required, types
 from dovetail.wire.shape import Struct
 
 Kind = Literal["removed", "added", "changed", "words"]
@@ -80,13 +80,11 @@ def _schema(
     what: str, old: Mapping[str, Any], new: Mapping[str, Any], place: str, *, given: bool
 ) -> Iterator[Difference]:
     """`given`: whether it describes what callers give; else what they get."""
-    before: Mapping[str, Any] = old.get("properties") or {}
-    after: Mapping[str, Any] = new.get("properties") or {}
+    before, after = named(old), named(new)
     side = "argument" if given else "result's"
     for name in sorted(before.keys() - after.keys()):
         yield Difference("removed", what, f"the {side} `{place}{name}` is gone", True)
-    needed_before: set[str] = set(old.get("required") or ())
-    needed_after: set[str] = set(new.get("required") or ())
+    needed_before, needed_after = set(required(old)), set(required(new))
     for name in after:
         path = f"{place}{name}"
         if name not in before:
@@ -108,7 +106,7 @@ def _property(
 ) -> Iterator[Difference]:
     if old == new:
         return
-    if old.get("properties") or new.get("properties"):
+    if named(old) or named(new):
         yield from _schema(what, old, new, f"{path}.", given=given)
         return
     before, after = _types(old), _types(new)
@@ -135,8 +133,9 @@ def _narrower(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def _choices(what: str, old: Any, new: Any, path: str, *, given: bool) -> Iterator[Difference]:
-    lost = [one for one in old or () if new is not None and one not in new]
-    more = [one for one in new or () if old is not None and one not in old]
+    before, after = listed({"enum": old}, "enum"), listed({"enum": new}, "enum")
+    lost = [one for one in before if new is not None and one not in after]
+    more = [one for one in after if old is not None and one not in before]
     narrower = bool(lost) or old is None
     told = ", ".join([*(f"without {one!r}" for one in lost), *(f"with {one!r}" for one in more)])
     breaks = narrower if given else bool(more) or new is None
@@ -151,20 +150,19 @@ def _types(schema: Any) -> frozenset[str]:
     one = as_object(schema)
     if one == NOTHING:
         return frozenset()
-    kind = one.get("type")
-    if kind:
-        return frozenset({kind} if isinstance(kind, str) else kind)
-    parts = [*(one.get("anyOf") or ()), *(one.get("oneOf") or ())]
+    if kinds := types(one):
+        return frozenset(kinds)
+    parts = [*listed(one, "anyOf"), *listed(one, "oneOf")]
     return frozenset().union(*map(_types, parts)) if parts else _EVERY
 
 
-def _holds(types: frozenset[str], others: frozenset[str]) -> bool:
+def _holds(some: frozenset[str], others: frozenset[str]) -> bool:
     """Whether all of the others are among them; a number may be an integer."""
-    return others <= types | ({"integer"} if "number" in types else frozenset[str]())
+    return others <= some | ({"integer"} if "number" in some else frozenset[str]())
 
 
-def _named(types: frozenset[str]) -> str:
-    return "anything" if types == _EVERY else " or ".join(sorted(types)) or "nothing"
+def _named(some: frozenset[str]) -> str:
+    return "anything" if some == _EVERY else " or ".join(sorted(some)) or "nothing"
 
 
 def _without(schema: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from dovetail.protocol.resolving import as_object
+from dovetail.protocol.resolving import as_object, listed, named, number, required
 
 Schema = dict[str, Any]
 
@@ -97,7 +97,7 @@ def refusals(rules: str, name: str, description: str | None, schema: Schema) -> 
     for word in _COMBINATORS:
         if word in schema:
             yield f"{word} stands at the top"
-    for parameter in schema.get("properties", {}):
+    for parameter in named(schema):
         if not re.fullmatch(rule.parameter, parameter):
             yield f"`{parameter}`: the name does not match {rule.parameter}"
     if not rule.loops and (looping := _looping(schema)):
@@ -109,24 +109,24 @@ def refusals(rules: str, name: str, description: str | None, schema: Schema) -> 
 def _against(rule: Rules, schema: Schema, *, root: bool) -> Iterator[str]:
     if rule.keywords is not None:
         yield from (f"{word} is not known" for word in schema if word not in rule.keywords)
-    if rule.formats is not None and schema.get("format", "date-time") not in rule.formats:
+    if rule.formats is not None and "format" in schema and str(schema["format"]) not in rule.formats:
         yield f"the format {schema['format']} is not known"
     if not rule.references and "$ref" in schema:
         yield "a reference"
-    if rule.text_enums and not all(isinstance(value, str) for value in schema.get("enum", ())):
+    if rule.text_enums and not all(isinstance(value, str) for value in listed(schema, "enum")):
         yield "only texts can be enumerated"
     kind = schema.get("type")
     if rule.needs_type and not isinstance(kind, str) and not {"anyOf", "$ref"} & schema.keys():
         yield "the type is missing"
     if rule.needs_items and kind == "array" and "items" not in schema:
         yield "items is missing"
-    if rule.few_items and schema.get("minItems", 0) > 1:
+    if rule.few_items and number(schema, "minItems") > 1:
         yield "minItems is more than 1"
-    if kind == "object" and not root and rule.needs_type and not schema.get("properties"):
+    if kind == "object" and not root and rule.needs_type and not named(schema):
         yield "an object without properties"
     if kind == "object" and rule.closed and schema.get("additionalProperties") is not False:
         yield "additionalProperties is not false"
-    if kind == "object" and rule.all_required and set(schema.get("required", ())) != set(schema.get("properties", {})):
+    if kind == "object" and rule.all_required and set(required(schema)) != set(named(schema)):
         yield "not every property is required"
 
 
@@ -142,7 +142,7 @@ class _Fitting:
         self._rule = RULES[PROFILES[profile]]
         self._nullable = "nullable" in (self._rule.keywords or ())
         self._schema = schema
-        self._shared: Mapping[str, Schema] = schema.get("$defs", {})
+        self._shared = named(schema, "$defs")
 
     def root(self) -> Schema:
         fit = self._object({key: value for key, value in self._schema.items() if key != "$defs"}, {})
@@ -156,11 +156,11 @@ class _Fitting:
         given = cast("Schema", schema)
         if "$ref" in given:
             return self._reference(given, depth)
-        if members := given.get("anyOf") or given.get("oneOf"):
+        if members := listed(given, "anyOf") or listed(given, "oneOf"):
             return self._union(given, members, depth)
         match given.get("type"):
             case "object":
-                return self._object(given, depth) if given.get("properties") else self._as_text(given, "object")
+                return self._object(given, depth) if named(given) else self._as_text(given, "object")
             case "array":
                 return self._array(given, depth)
             case str():
@@ -188,21 +188,20 @@ class _Fitting:
         return fit[0] | words | nullable if len(fit) == 1 else {"anyOf": fit, **words, **nullable}
 
     def _object(self, schema: Schema, depth: dict[str, int]) -> Schema:
-        required: list[str] = [*schema.get("required", ())]
-        properties = {name: self._fit(one, depth) for name, one in schema.get("properties", {}).items()}
+        needed = required(schema)
+        properties = {name: self._fit(one, depth) for name, one in named(schema).items()}
         if self._rule.all_required:
             properties = {
-                name: one if name in required else _or_null(_without(one, "default"))
-                for name, one in properties.items()
+                name: one if name in needed else _or_null(_without(one, "default")) for name, one in properties.items()
             }
-            required = [*properties]
+            needed = [*properties]
         fit: Schema = {"type": "object", **self._words(schema), "properties": properties}
-        if required:
-            fit["required"] = required
+        if needed:
+            fit["required"] = needed
         return fit | ({"additionalProperties": False} if self._rule.closed else {})
 
     def _array(self, schema: Schema, depth: dict[str, int]) -> Schema:
-        items = [self._fit(one, depth) for one in schema.get("prefixItems", ())]
+        items = [self._fit(one, depth) for one in listed(schema, "prefixItems")]
         unique = [one for at, one in enumerate(items) if one not in items[:at]]
         if unique:
             inner = unique[0] if len(unique) == 1 else {"anyOf": unique}
@@ -216,7 +215,9 @@ class _Fitting:
         fit: Schema = {}
         said: list[str] = []
         for key, value in self._closed_bounds(schema).items():
-            if key == "enum" and self._rule.text_enums and not all(isinstance(one, str) for one in value):
+            if key == "enum" and not isinstance(value, list):
+                said.append(f"{key} {value}")
+            elif key == "enum" and self._rule.text_enums and not all(isinstance(one, str) for one in value):
                 fit |= {"type": "string", "enum": [str(one) for one in value]}
             elif self._knows(key, value):
                 fit.setdefault(key, value)
@@ -233,16 +234,21 @@ class _Fitting:
 
     def _knows(self, key: str, value: Any) -> bool:
         if key == "format":
-            return self._rule.formats is None or value in self._rule.formats
+            return self._rule.formats is None or str(value) in self._rule.formats
         if key == "minItems" and self._rule.few_items:
-            return value <= 1
+            return isinstance(value, int) and value <= 1
         return self._rule.keywords is None or key in self._rule.keywords
 
     def _closed_bounds(self, schema: Schema) -> Schema:
         """Where only closed bounds are known, an integer's open one is the next number."""
         fit = dict(schema)
         for bound, opened, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
-            if opened in fit and not self._knows(opened, 0) and self._knows(bound, 0) and fit.get("type") == "integer":
+            if (
+                isinstance(fit.get(opened), int)
+                and not self._knows(opened, 0)
+                and self._knows(bound, 0)
+                and fit.get("type") == "integer"
+            ):
                 fit[bound] = fit.pop(opened) + step
         return fit
 
@@ -296,7 +302,7 @@ def _everywhere(given: Any, place: str) -> Iterator[tuple[str, Schema]]:
 
 def _looping(schema: Schema) -> set[str]:
     """The definitions from which a way leads back to themselves."""
-    parts: Mapping[str, Schema] = schema.get("$defs", {})
+    parts = named(schema, "$defs")
     near = {name: {_target(one) for _, one in _everywhere(part, "") if "$ref" in one} for name, part in parts.items()}
     found: set[str] = set()
     for name in parts:

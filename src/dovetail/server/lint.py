@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail.protocol.profiles import AS_PUBLISHED, RULES, refusals
+from dovetail.protocol.resolving import as_object, named
 from dovetail.server import docstrings
 from dovetail.server.tool import Tool
 from dovetail.wire import tools
@@ -65,7 +66,8 @@ def declared(shown: tools.Tool, rules: Sequence[str]) -> ToolReport:
 def _words(shown: tools.Tool) -> Iterator[Finding]:
     if not shown.description:
         yield Finding("words", "the tool has no description")
-    for name, schema in shown.input_schema.get("properties", {}).items():
+    for name, given in named(shown.input_schema).items():
+        schema = as_object(given)
         if not schema.get("description") and "$ref" not in schema:
             yield Finding("words", f"`{name}` has no description")
 
