@@ -65,10 +65,10 @@ cover: setup ## Branch coverage of the sources by the tests
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (twenty minutes, wants a quiet machine)
+bench: $(STAMP) $(BENCH_STAMP) ## Measure dovetail, its peers and the floors side by side (a quarter of an hour, wants a quiet machine)
 	$(BIN)/python bench/run.py
 
-bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one floor (six minutes)
+bench-clients: $(STAMP) ## Measure dovetail's client and its peers' against one floor (seven minutes)
 	$(BIN)/python bench/clients.py
 
 bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, fails when one is far over its limit

@@ -1,13 +1,12 @@
 """Measures clients: dovetail's and its peers', each calling the same floor server, which costs next to nothing.
 
-python bench/clients.py [--rounds 5] [--seconds 1] [--who dovetail,mcp,fastmcp,floor] [--publish] [scene ...]
+python bench/clients.py [--rounds 5] [--seconds 0.3] [--who dovetail,mcp,fastmcp,floor] [--publish] [scene ...]
 
 What is counted is the processor time of the client's process alone; in memory, where the server is of the client's own
 make and in its process, that of both.
 """
 
 import argparse
-import datetime
 import json
 import random
 import subprocess
@@ -16,11 +15,16 @@ import tempfile
 from statistics import median
 from typing import Any, NamedTuple
 
-from report import RESULTS, Verdict
-from stage import HERE, SERVERS, Running, Setting
+from report import RESULTS, Verdict, about
+from stage import HERE, OURS, SERVERS, Running, Setting
+from turns import Part, Turn
 
 CALLERS = ("dovetail", "mcp", "fastmcp", "floor")
 PATIENCE = 120.0
+LEAST_ROUNDS = 3  # of what is published
+
+Results = dict[str, dict[str, dict[str, Any]]]
+Ratios = dict[str, list[float]]  # by "scene:other", the other's over ours
 
 
 class Scene(NamedTuple):
@@ -84,63 +88,105 @@ def _can(caller: str, scene: Scene) -> bool:
     return caller != "floor" or scene.transport == "stdio"
 
 
-def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
-    """Everyone in every scene, in another order in every round."""
-    samples: dict[str, dict[str, list[dict[str, float]]]] = {scene.name: {} for scene in scenes}
+def measure(scenes: list[Scene], who: list[str], rounds: int, seconds: float) -> tuple[Results, Ratios]:
+    """Everyone in every scene, ours between two others, in another order in every round."""
+    samples: dict[Part, list[dict[str, float]]] = {}
+    ratios: dict[tuple[Part, Part], list[float]] = {}
+    known = {scene.name: scene for scene in scenes}
     webs = {
         scene.megabytes: Running("floor-http", Setting("http", megabytes=scene.megabytes, stamped=True))
         for scene in scenes
         if scene.transport == "http"
     }
     try:
-        for turn in range(rounds):
-            parts = [(scene, caller) for scene in scenes for caller in who if _can(caller, scene)]
-            random.shuffle(parts)
-            for scene, caller in parts:
-                web = webs.get(scene.megabytes) if scene.transport == "http" else None
-                url = f"http://127.0.0.1:{web.port}/mcp" if web is not None else ""
-                samples[scene.name].setdefault(caller, []).append(play(caller, scene, seconds, url))
-            sys.stderr.write(f"round {turn + 1} of {rounds}\n")
+        for number in range(rounds):
+            for turn in _turns(scenes, who):
+                for part in turn.parts():
+                    scene = known[part.scene]
+                    web = webs.get(scene.megabytes) if scene.transport == "http" else None
+                    url = f"http://127.0.0.1:{web.port}/mcp" if web is not None else ""
+                    samples.setdefault(part, []).append(play(part.name, scene, seconds, url))
+                for other in turn.others:
+                    ratio = _cost(samples[other][-1]) / _cost(samples[turn.middle][-1])
+                    ratios.setdefault((turn.middle, other), []).append(ratio)
+            sys.stderr.write(f"round {number + 1} of {rounds}\n")
     finally:
         for web in webs.values():
             web.stop()
-    return {name: {caller: _figures(found) for caller, found in cast.items()} for name, cast in samples.items()}
+    results: Results = {scene.name: {} for scene in scenes}
+    for part, found in samples.items():
+        results[part.scene][part.name] = _figures(found)
+    return results, {_name(*pair): found for pair, found in ratios.items()}
+
+
+def _name(one: Part, other: Part) -> str:
+    return f"{one.scene}:{other.name if one.scene == other.scene else other.scene}"
+
+
+def _turns(scenes: list[Scene], who: list[str]) -> list[Turn]:
+    found: list[Turn] = []
+    for scene in scenes:
+        cast = [Part(scene.name, caller) for caller in who if _can(caller, scene)]
+        ours = Part(scene.name, OURS)
+        others = random.sample([part for part in cast if part != ours], len(cast) - (ours in cast))
+        if ours in cast and others:
+            found += [Turn(ours, tuple(others[at : at + 2])) for at in range(0, len(others), 2)]
+        else:
+            found += [Turn(part, ()) for part in cast]
+    names = {scene.name for scene in scenes} if OURS in who else set[str]()
+    for transport in ("stdio", "http"):
+        small, large = f"{transport}-1MB", f"{transport}-20MB"
+        if {small, large} <= names:
+            found.append(Turn(Part(large, OURS), (Part(small, OURS),)))
+    random.shuffle(found)
+    return found
+
+
+def _cost(sample: dict[str, float]) -> float:
+    return sample["cpu"] / sample["calls"] * 1e6
 
 
 def _figures(samples: list[dict[str, float]]) -> dict[str, Any]:
-    costs = [one["cpu"] / one["calls"] * 1e6 for one in samples]
+    costs = [_cost(one) for one in samples]
     rates = [one["calls"] / one["seconds"] for one in samples]
     return {"cpu_us": median(costs), "calls_s": median(rates), "samples": [round(cost, 1) for cost in costs]}
 
 
-def tell(results: dict[str, dict[str, dict[str, Any]]]) -> None:
+def tell(results: Results, ratios: Ratios) -> None:
     """The table, and which wishes came true."""
     out = sys.stdout
     for name, cast in results.items():
         out.write(f"\n{name}\n  {'':12}{'CPU us/call':>12}{'to ours':>9}{'calls/s':>10}\n")
-        ours = cast.get("dovetail", {}).get("cpu_us")
+        ours = cast.get(OURS, {}).get("cpu_us")
         for caller, one in sorted(cast.items(), key=lambda item: item[1]["cpu_us"]):
             ratio = f"{one['cpu_us'] / ours:.1f}" if ours else ""
             out.write(f"  {caller:12}{one['cpu_us']:12.1f}{ratio:>9}{one['calls_s']:10.0f}\n")
     out.write("\n")
-    for one in verdicts(results):
+    for one in verdicts(results, ratios):
         out.write(f"{one.name:32}{one.ratio:9.2f}   {one.wish:14}{'' if one.good else 'MISSED'}\n")
 
 
-def verdicts(results: dict[str, dict[str, dict[str, Any]]]) -> list[Verdict]:
+def verdicts(results: Results, ratios: Ratios) -> list[Verdict]:
     """Every ratio there is a wish for."""
     found: list[Verdict] = []
-    for name, cast in results.items():
-        scene = SCENES[name]
-        if scene.ask == "echo" and {"dovetail", "mcp"} <= cast.keys():
-            ratio = cast["mcp"]["cpu_us"] / cast["dovetail"]["cpu_us"]
-            found.append(Verdict(f"{name}:mcp", ratio, None, WISHES[scene.transport]))
+    for scene in SCENES.values():
+        taken = ratios.get(f"{scene.name}:mcp")
+        if scene.ask == "echo" and taken:
+            beside = _beside(scene, results)
+            least = WISHES[scene.transport]
+            found.append(Verdict(f"{scene.name}:mcp", median(taken), None, least, min(taken), max(taken), beside))
     for transport in ("stdio", "http"):
-        small, large = (results.get(f"{transport}-{size}MB", {}).get("dovetail") for size in (1, 20))
-        if small and large:
-            ratio = large["cpu_us"] / small["cpu_us"] / 20
-            found.append(Verdict(f"{transport}-20MB:{transport}-1MB", ratio, LINEAR, None))
+        name = f"{transport}-20MB:{transport}-1MB"
+        taken = [1 / ratio / 20 for ratio in ratios.get(name, ())]
+        if taken:
+            found.append(Verdict(name, median(taken), LINEAR, None, min(taken), max(taken)))
     return found
+
+
+def _beside(scene: Scene, results: Results) -> float | None:
+    """What the floor reaches itself, where there is one."""
+    cast = results[scene.name]
+    return cast["mcp"]["cpu_us"] / cast["floor"]["cpu_us"] if "floor" in cast else None
 
 
 def main() -> None:
@@ -148,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("scenes", nargs="*", metavar="scene", help=", ".join(SCENES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of one run")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of one run")
     parser.add_argument("--who", default=",".join(CALLERS))
     parser.add_argument("--publish", action="store_true", help="also write results/published-clients.json")
     given = parser.parse_args()
@@ -156,13 +202,15 @@ def main() -> None:
     if unknown:
         parser.error(f"no such scene: {', '.join(sorted(unknown))}")
     scenes = [SCENES[name] for name in given.scenes or SCENES]
-    results = measure(scenes, given.who.split(","), given.rounds, given.seconds)
-    tell(results)
-    record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "plan": {"rounds": given.rounds, "seconds": given.seconds},
-        "verdicts": [one._asdict() | {"good": one.good} for one in verdicts(results)],
+    if given.publish and (given.scenes or given.who != ",".join(CALLERS) or given.rounds < LEAST_ROUNDS):
+        parser.error(f"what is published is everything and everyone, in {LEAST_ROUNDS} rounds or more")
+    results, ratios = measure(scenes, given.who.split(","), given.rounds, given.seconds)
+    tell(results, ratios)
+    record: dict[str, Any] = {
+        **about({"rounds": given.rounds, "seconds": given.seconds}),
+        "verdicts": [one._asdict() | {"good": one.good} for one in verdicts(results, ratios)],
         "scenes": results,
+        "ratios": ratios,
     }
     RESULTS.mkdir(exist_ok=True)
     for name in (f"clients-{record['date'][:16].replace(':', '')}", *(["published-clients"] if given.publish else [])):

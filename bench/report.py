@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from stage import HERE, IMPLEMENTATIONS, OURS
+from scenes import LIMITS
+from stage import FLOORS, HERE, IMPLEMENTATIONS, OURS
 
 RESULTS = HERE / "results"
 _NODE_PACKAGES = ("@modelcontextprotocol/sdk", "@modelcontextprotocol/server", "@modelcontextprotocol/node")
@@ -26,6 +27,9 @@ class Verdict(NamedTuple):
     ratio: float
     most: float | None
     least: float | None
+    low: float | None = None  # the least and the greatest that a turn found
+    high: float | None = None
+    beside: float | None = None  # the same ratio of the floor
 
     @property
     def good(self) -> bool:
@@ -39,7 +43,13 @@ class Verdict(NamedTuple):
 
 
 def write(
-    results: dict[str, Any], figures: dict[str, Any], verdicts: list[Verdict], plan: dict[str, Any], *, publish: bool
+    results: dict[str, Any],
+    ratios: dict[str, Any],
+    figures: dict[str, Any],
+    verdicts: list[Verdict],
+    plan: dict[str, Any],
+    *,
+    publish: bool,
 ) -> None:
     """Print the tables; keep the numbers and the picture."""
     out = sys.stdout
@@ -48,14 +58,15 @@ def write(
     out.write(_still_tables(figures))
     out.write("\n")
     for one in verdicts:
-        out.write(f"{one.name:52} {one.ratio:9.2f}   {one.wish:14} {'' if one.good else 'MISSED'}\n")
-    record = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "versions": _versions(),
-        "plan": plan,
+        spread = "" if one.low is None else f"{one.low:.2f} to {one.high:.2f}"
+        out.write(f"{one.name:52} {one.ratio:9.2f}  {spread:16} {one.wish:14} {'' if one.good else 'MISSED'}\n")
+    record: dict[str, Any] = {
+        **about(plan),
+        "web": {name: one.web for name, one in IMPLEMENTATIONS.items() if "http" in one.transports},
+        "floors": {limit.scene: limit.against for limit in LIMITS if limit.against in FLOORS},
         "verdicts": [one._asdict() | {"good": one.good} for one in verdicts],
         "scenes": results,
+        "ratios": ratios,
         "still": figures,
     }
     RESULTS.mkdir(exist_ok=True)
@@ -98,6 +109,31 @@ def _still_tables(figures: dict[str, Any]) -> str:
 
 def _mega(size: float) -> str:
     return f"{size / 2**20:.1f}"
+
+
+def about(plan: dict[str, Any]) -> dict[str, Any]:
+    """When, where and what was measured."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": _machine(),
+        "versions": _versions(),
+        "plan": plan,
+    }
+
+
+def commit() -> str:
+    """The state of the sources, and whether it is a state anybody else can have."""
+    try:
+        named = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--", "src", "bench", ":!bench/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return named + (" with changes" if changed else "")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _machine() -> dict[str, Any]:

@@ -1,174 +1,62 @@
 """Measures dovetail, its peers and the floors side by side, and prints the ratios.
 
-python bench/run.py                      everything, some twenty minutes
+python bench/run.py                      everything, some fifteen minutes
 python bench/run.py --quick              dovetail and the floors, under a minute; fails when a limit is far exceeded
 python bench/run.py stdio http --rounds 3 --who dovetail,floor-inline,floor-http
 """
 
 import argparse
-import contextlib
-import random
 import sys
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import report
 import still
-from asks import Wrong
-from load import Bounds, Pipes, Tally
-from scenes import BLOCKS, ERAS, LIMITS, QUICK, QUICK_WHO, STILL_LIMITS, Limit, Scene
-from stage import FLOORS, IMPLEMENTATIONS, OURS, Running, Setting, busy
+from scenes import BLOCKS, LIMITS, QUICK, QUICK_LIMITS, QUICK_WHO, STILL_LIMITS, Limit, Scene
+from stage import FLOORS, IMPLEMENTATIONS, OURS
+from turns import Plan, Ratios, Results, measure
 
-MOST_CALLS = 10_000_000
 SLACK = 4 / 3  # a quick run fails when a ratio passes its limit by a third
 STILL = ("cold", "memory")
+LEAST_ROUNDS = 3  # of what is published
 
-Results = dict[str, dict[str, dict[str, Any]]]
-
-
-class Plan(NamedTuple):
-    """How long, and who."""
-
-    who: tuple[str, ...]
-    rounds: int
-    seconds: float
-    warm: float
-    quick: bool
-
-    def tell(self, text: str) -> None:
-        """How far it is, for whoever watches a long run; never among the results."""
-        if not self.quick:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+Tell = Callable[[str], None]
 
 
-class Troupe:
-    """The servers of one block: each is started when first needed and stays up until the block is over."""
-
-    def __init__(self) -> None:
-        self._servers: dict[tuple[str, Setting, str], Running] = {}
-        self._pipes: dict[int, Pipes] = {}
-
-    def server(self, name: str, scene: Scene) -> Running:
-        """The server for a scene. A stdio server speaks one era in its life, an HTTP server both."""
-        key = (name, scene.setting, scene.era if scene.setting.transport == "stdio" else "")
-        if key not in self._servers:
-            self._servers[key] = Running(name, scene.setting)
-        return self._servers[key]
-
-    @contextlib.contextmanager
-    def ready(self, server: Running, scene: Scene) -> Iterator[Callable[[Bounds], Tally]]:
-        """Connected and past the handshake: what is given plays the scene, and nothing else."""
-        ask, era = scene.ask(), ERAS[scene.era]
-        if scene.setting.transport == "stdio":
-            pipes = self._pipes.get(server.process.pid)
-            if pipes is None:
-                pipes = self._pipes[server.process.pid] = server.pipes(era)
-                pipes.open()
-            yield lambda bounds: pipes.run(ask, scene.width, bounds)
-        else:
-            # New connections each time: servers hang up on idle ones.
-            web = server.web(era, scene.width)
-            try:
-                web.open()
-                yield lambda bounds: web.run(ask, bounds)
-            finally:
-                web.close()
-
-    def leave(self) -> None:
-        """Stop them all."""
-        for server in self._servers.values():
-            with contextlib.suppress(OSError):
-                server.stop()
-
-
-def measure(block: list[Scene], plan: Plan) -> Results:
-    """All scenes of a block, in another order in every round."""
-    samples: dict[str, dict[str, list[dict[str, Any]]]] = {scene.name: {} for scene in block}
-    troupe = Troupe()
-    try:
-        for turn in range(plan.rounds + 1):
-            parts = [(scene, name) for scene in block for name in scene.cast(plan.who)]
-            random.shuffle(parts)
-            for scene, name in parts:
-                server = troupe.server(name, scene)
-                with _blaming(server, scene), troupe.ready(server, scene) as play:
-                    if turn == 0:
-                        play(Bounds(MOST_CALLS, plan.warm))
-                    else:
-                        samples[scene.name].setdefault(name, []).append(_sample(server, play, plan.seconds))
-            plan.tell(f"  round {turn} of {plan.rounds}" if turn else "  warm")
-    finally:
-        troupe.leave()
-    return {scene: {name: _figures(found) for name, found in cast.items()} for scene, cast in samples.items()}
-
-
-@contextlib.contextmanager
-def _blaming(server: Running, scene: Scene) -> Iterator[None]:
-    try:
-        yield
-    except (Wrong, OSError) as exc:
-        last = server.said()[-2000:].decode(errors="replace")
-        raise RuntimeError(f"{server.name} in {scene.name}: {exc}\n{last}") from exc
-
-
-def _sample(server: Running, play: Callable[[Bounds], Tally], seconds: float) -> dict[str, Any]:
-    cpu, machine = server.cpu(), busy()
-    tally = play(Bounds(MOST_CALLS, seconds))
-    used = server.cpu() - cpu
-    foreign = max(0.0, busy() - machine - used - tally.cpu) / tally.seconds
-    return {
-        "calls": tally.calls,
-        "cpu_us": used / tally.calls * 1e6,
-        "calls_s": tally.calls / tally.seconds,
-        "load_us": tally.cpu / tally.calls * 1e6,
-        "p50_us": None if tally.p50 is None else tally.p50 * 1e6,
-        "foreign": foreign,
-    }
-
-
-def _figures(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each figure, and all of the two that tell how far to trust it."""
-    middle = {key: None if samples[0][key] is None else median([one[key] for one in samples]) for key in samples[0]}
-    kept = {key: [round(one[key], 3) for one in samples] for key in ("cpu_us", "foreign")}
-    return middle | {"samples": kept}
-
-
-def ratio(limit: Limit, results: Results) -> float | None:
-    """What a limit is put on; None where one of the two was not measured."""
-    cast = results.get(limit.scene, {})
-    if OURS not in cast:
+def verdict(limit: Limit, results: Results, ratios: Ratios) -> report.Verdict | None:
+    """A limit with the ratio found: the median of those of the turns; None where one of the two was not measured."""
+    name = limit.name
+    if limit.against == "best":
+        others = {other: one["cpu_us"] for other, one in results.get(limit.scene, {}).items() if other != OURS}
+        if not others:
+            return None
+        name = f"{limit.scene}:{min(others, key=lambda other: others[other])}"
+    if name not in ratios:
         return None
-    ours = cast[OURS]["cpu_us"]
-    if limit.against in results:
-        other = results[limit.against].get(OURS)
-    elif limit.against == "best":
-        others = [figures for name, figures in cast.items() if name != OURS]
-        other = min(others, key=lambda one: one["cpu_us"], default=None)
-    else:
-        other = cast.get(limit.against)
-    if other is None:
-        return None
+    samples = [ratio / limit.scale for ratio in ratios[name]["samples"]]
     if limit.most is None:
-        return other["cpu_us"] / ours
-    found = ours / other["cpu_us"] / limit.scale
-    if not limit.beside:
-        return found
-    beside = [results[scene].get(limit.beside) for scene in (limit.scene, limit.against)]
-    if beside[0] is None or beside[1] is None:
-        return None
-    return found / (beside[0]["cpu_us"] / beside[1]["cpu_us"] / limit.scale)
+        samples = [1 / ratio for ratio in samples]
+    beside = ratios.get(f"{limit.name}:{limit.beside}")
+    return report.Verdict(
+        limit.name,
+        median(samples),
+        limit.most,
+        limit.least,
+        low=min(samples),
+        high=max(samples),
+        beside=None if beside is None else beside["ratio"] / limit.scale,
+    )
 
 
-def verdicts(results: Results, figures: dict[str, Any]) -> Iterator[report.Verdict]:
+def verdicts(results: Results, ratios: Ratios, figures: dict[str, Any]) -> Iterator[report.Verdict]:
     """Every limit with the ratio found."""
     for limit in LIMITS:
-        found = ratio(limit, results)
+        found = verdict(limit, results, ratios)
         if found is not None:
-            yield report.Verdict(limit.name, found, limit.most, limit.least)
-    for name, found in _still_ratios(figures):
-        yield report.Verdict(name, found, STILL_LIMITS[name], None)
+            yield found
+    for name, ratio in _still_ratios(figures):
+        yield report.Verdict(name, ratio, (STILL_LIMITS | QUICK_LIMITS)[name], None)
 
 
 def _still_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -179,34 +67,40 @@ def _still_ratios(figures: dict[str, Any]) -> Iterator[tuple[str, float]]:
         ours = figures["memory"][OURS]
         yield "rss-idle-stdio", ours["idle_stdio"] / figures["memory"]["floor-inline"]["idle_stdio"]
         yield "rss-per-session-KB", ours["per_session"] / 1024
-        yield "rss-100k-calls", ours["after_calls"] / ours["before_calls"]
+        yield f"rss-{ours['calls'] // 10_000 * 10}k-calls", ours["after_calls"] / ours["before_calls"]
 
 
-def measure_all(blocks: list[str], plan: Plan) -> tuple[Results, dict[str, Any], bool]:
+def measure_all(
+    blocks: list[str], plan: Plan, tell: Tell, *, quick: bool
+) -> tuple[Results, Ratios, dict[str, Any], bool]:
     """Everything that is asked for: figures of calls, those of servers at rest, and whether nothing went wrong.
 
     A block that fails is told of and left out: it must not take the others' quarter of an hour with it.
     """
     results: Results = {}
+    ratios: Ratios = {}
     figures: dict[str, Any] = {}
     good = True
     for name in blocks:
-        plan.tell(name)
+        tell(name)
         try:
             if name in STILL:
-                figures |= _at_rest(name, plan)
+                figures |= _at_rest(name, plan, quick=quick)
             else:
-                results |= measure(_for_limits(BLOCKS[name]) if plan.quick else BLOCKS[name], plan)
+                limits = [limit._replace(beside="") for limit in LIMITS] if quick else LIMITS
+                found = measure(_for_limits(BLOCKS[name]) if quick else BLOCKS[name], limits, plan, tell)
+                results |= found[0]
+                ratios |= found[1]
         except RuntimeError as exc:
             sys.stderr.write(f"{name} failed: {exc}\n")
             good = False
-    return results, figures, good
+    return results, ratios, figures, good
 
 
-def _at_rest(block: str, plan: Plan) -> dict[str, Any]:
-    who = (OURS, "floor-inline") if plan.quick else plan.who
+def _at_rest(block: str, plan: Plan, *, quick: bool) -> dict[str, Any]:
+    who = (OURS, "floor-inline") if quick else plan.who
     if block == "memory":
-        return {"memory": still.memory(who, 5 if plan.quick else 30)}
+        return {"memory": still.memory(who, 20_000 if quick else 100_000)}
     still.compiled()
     return {"import": still.imports(who, plan.rounds * 3), "spawn": still.spawn(who, plan.rounds * 2)}
 
@@ -218,10 +112,7 @@ def _for_limits(scenes: list[Scene]) -> list[Scene]:
         if limit.most is not None:
             against = set(FLOORS) if limit.against == "best" else {limit.against} & set(FLOORS)
             needed.setdefault(limit.scene, {OURS}).update(against)
-            if limit.beside:
-                needed[limit.scene].add(limit.beside)
-            if limit.against in {scene.name for scene in scenes}:
-                needed.setdefault(limit.against, {OURS}).update({limit.beside} - {""})
+            needed.setdefault(limit.against, {OURS})
     return [scene._replace(who=tuple(sorted(needed[scene.name]))) for scene in scenes if scene.name in needed]
 
 
@@ -235,24 +126,44 @@ def main() -> int:
     parser.add_argument("--who", default=None, help=", ".join(IMPLEMENTATIONS))
     parser.add_argument("--publish", action="store_true", help="also write results/published.json and .svg")
     given = parser.parse_args()
+    if given.publish and (given.quick or given.blocks or given.who or (given.rounds or 5) < LEAST_ROUNDS):
+        parser.error(f"what is published is everything and everyone, in {LEAST_ROUNDS} rounds or more")
     unknown = set(given.blocks) - {*BLOCKS, *STILL}
     if unknown:
         parser.error(f"no such block: {', '.join(sorted(unknown))}")
     everyone = QUICK_WHO if given.quick else tuple(IMPLEMENTATIONS)
     who = tuple(given.who.split(",")) if given.who else everyone
     blocks = given.blocks or [*(QUICK if given.quick else BLOCKS), *STILL]
-    if given.quick:
-        plan = Plan(who, given.rounds or 3, given.seconds or 0.2, 0.1, quick=True)
-    else:
-        plan = Plan(who, given.rounds or 5, given.seconds or 0.7, 1.0, quick=False)
-    results, figures, good = measure_all(blocks, plan)
-    found = list(verdicts(results, figures))
+    plan = (
+        Plan(who, given.rounds or 3, given.seconds or 0.08, 0.04)
+        if given.quick
+        else Plan(who, given.rounds or 5, given.seconds or 0.3, 0.4)
+    )
+    results, ratios, figures, good = measure_all(blocks, plan, _silent if given.quick else _tell, quick=given.quick)
+    found = list(verdicts(results, ratios, figures))
     if given.quick:
         for one in found:
             sys.stdout.write(f"{one.name} {one.ratio:.2f} {one.most:g}\n")
-        return int(not good or any(one.most is not None and one.ratio > one.most * SLACK for one in found))
-    report.write(results, figures, found, {"rounds": plan.rounds, "seconds": plan.seconds}, publish=given.publish)
+        return int(not good or any(_far(one) for one in found))
+    rounds = {"rounds": plan.rounds, "seconds": plan.seconds}
+    report.write(results, ratios, figures, found, rounds, publish=given.publish and good)
     return int(not good)
+
+
+def _far(one: report.Verdict) -> bool:
+    """Whether a limit is far exceeded, by our doing: how cost grows with size is mostly the C library's."""
+    growth = {limit.name for limit in LIMITS if limit.beside}
+    return one.most is not None and one.name not in growth and one.ratio > one.most * SLACK
+
+
+def _tell(text: str) -> None:
+    """How far it is, for whoever watches a long run; never among the results."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _silent(text: str) -> None:
+    """Nobody watches a short run."""
 
 
 if __name__ == "__main__":

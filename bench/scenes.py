@@ -1,6 +1,6 @@
 """What is measured, and what must come out: scenes in blocks, and the limits on their ratios.
 
-All scenes of a block run interleaved on servers that stay up, so that whatever the machine does hits everyone alike.
+All scenes of a block are played in turns on servers that stay up: see turns.py.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,9 @@ def _blocks() -> dict[str, list[Scene]]:
     huge = lambda: asks.echo_large(20)  # noqa: E731
     huge_resource = lambda: asks.read_resource(20)  # noqa: E731
     open_stdio, open_web = (one._replace(large=True, megabytes=20) for one in (stdio, web))
-    lean = (OURS, *FLOORS)
+    locked, web_locked = (one._replace(filtered=True) for one in (many, web_many))
+    lean = (OURS, "floor-inline", "floor-http")
+    peers = tuple(name for name in IMPLEMENTATIONS if name not in FLOORS or name in lean)
     sync = (OURS, "mcp", "fastmcp")
     return {
         "stdio": [
@@ -57,10 +59,12 @@ def _blocks() -> dict[str, list[Scene]]:
         "tools": [
             Scene("http-call-few-tools", web, "modern", 1, asks.echo),
             Scene("http-call-1000-tools", web_many, "modern", 1, asks.echo),
-            Scene("stdio-call-few-tools", stdio, "handshake", 64, asks.echo),
-            Scene("stdio-call-1000-tools", many, "handshake", 64, asks.echo),
+            Scene("stdio-call-few-tools", stdio, "handshake", 64, asks.echo, peers),
+            Scene("stdio-call-1000-tools", many, "handshake", 64, asks.echo, peers),
             Scene("http-list-1000-tools", web_many, "modern", 1, listing),
-            Scene("stdio-list-1000-tools", many, "handshake", 1, listing),
+            Scene("stdio-list-1000-tools", many, "handshake", 1, listing, peers),
+            Scene("http-list-filtered", web_locked, "modern", 1, listing, lean),
+            Scene("stdio-list-filtered", locked, "handshake", 1, listing, lean),
         ],
         "large": [
             Scene("stdio-echo-1MB", stdio, "handshake", 1, large),
@@ -87,7 +91,7 @@ def _blocks() -> dict[str, list[Scene]]:
 
 BLOCKS = _blocks()
 QUICK = ("stdio", "http", "sse", "tools", "large")
-QUICK_WHO = (OURS, "floor-inline", "floor-task", "floor-blocking", "floor-http")
+QUICK_WHO = (OURS, *FLOORS)
 
 
 class Limit(NamedTuple):
@@ -98,27 +102,28 @@ class Limit(NamedTuple):
     most: float | None = None
     least: float | None = None
     scale: float = 1.0  # how many times the work of the other scene this one does
-    beside: str = ""  # an implementation whose own ratio of the two scenes is what ours is compared with
+    beside: str = ""  # a floor whose own ratio of the two scenes is shown beside ours
 
     @property
     def name(self) -> str:
         """How it is called in the output."""
-        return f"{self.scene}:{self.against}" + (f":{self.beside}" if self.beside else "")
+        return f"{self.scene}:{self.against}"
 
 
 def _limits() -> list[Limit]:
     http = [f"http-c{width}-{era}" for era in ERAS for width in (1, 32)]
     found = [
-        *(Limit(f"stdio-x64-{era}", "floor-inline", most=4) for era in ERAS),
+        *(Limit(f"stdio-x64-{what}", "floor-inline", most=4) for what in (*ERAS, "add")),
         *(Limit(f"stdio-x1-{era}", "floor-task", most=1.4) for era in ERAS),
         *(Limit(scene, "floor-http", most=1.6) for scene in http),
-        Limit("sse-c32", "floor-http", most=1.8),
+        *(Limit(f"sse-c{width}", "floor-http", most=1.8) for width in (1, 32)),
         Limit("http-call-1000-tools", "http-call-few-tools", most=1.1),
         Limit("stdio-call-1000-tools", "stdio-call-few-tools", most=1.1),
         Limit("http-list-1000-tools", "floor-http", most=3),
         Limit("stdio-list-1000-tools", "floor-inline", most=3),
+        Limit("http-list-filtered", "floor-http", most=3),
+        Limit("stdio-list-filtered", "floor-inline", most=3),
         *(Limit(one.name, "best", most=1.5) for one in BLOCKS["large"] if "20MB" not in one.name),
-        # Large buffers are new pages of the system's for every message, for floors as for us.
         Limit("stdio-echo-20MB", "stdio-echo-1MB", most=1.2, scale=20, beside="floor-inline"),
         Limit("http-echo-20MB-modern", "http-echo-1MB-modern", most=1.2, scale=20, beside="floor-http"),
         Limit("stdio-resource-20MB", "stdio-resource-5MB", most=1.2, scale=4, beside="floor-inline"),
@@ -135,3 +140,4 @@ LIMITS = _limits()
 
 # The figures that are no calls: see still.py. Ratios to the floor, but for the session, which is in kilobytes.
 STILL_LIMITS = {"import": 1.3, "spawn": 1.8, "rss-idle-stdio": 1.4, "rss-per-session-KB": 4.0, "rss-100k-calls": 1.05}
+QUICK_LIMITS = {"rss-20k-calls": 1.05}

@@ -33,6 +33,7 @@ class Implementation(NamedTuple):
     style: str = ""
     transports: tuple[str, ...] = ("stdio", "http")
     eras: tuple[str, ...] = ("handshake", "modern")
+    web: str = "uvicorn, uvloop, httptools"  # what it runs on over HTTP, which may be more than half of its cost
 
     @property
     def program(self) -> list[str]:
@@ -42,13 +43,15 @@ class Implementation(NamedTuple):
 
 
 OURS = "dovetail"
+_PLAIN = "uvicorn, asyncio, h11, as it comes"
+_NODES = "Node's own HTTP server"
 IMPLEMENTATIONS = {
     OURS: Implementation("with_dovetail.py"),
-    "mcp": Implementation("with_mcp.py"),
+    "mcp": Implementation("with_mcp.py", web=_PLAIN),
     "mcp-uvloop": Implementation("with_mcp.py", "fast", ("http",)),
-    "fastmcp": Implementation("with_fastmcp.py"),
-    "ts1": Implementation("ts1.mjs", eras=("handshake",)),
-    "ts2": Implementation("ts2.mjs"),
+    "fastmcp": Implementation("with_fastmcp.py", web=_PLAIN),
+    "ts1": Implementation("ts1.mjs", eras=("handshake",), web=_NODES),
+    "ts2": Implementation("ts2.mjs", web=_NODES),
     "floor-inline": Implementation("floor_stdio.py", "inline", ("stdio",)),
     "floor-task": Implementation("floor_stdio.py", "task", ("stdio",)),
     "floor-uvloop": Implementation("floor_stdio.py", "uvloop", ("stdio",)),
@@ -67,6 +70,7 @@ class Setting(NamedTuple):
     megabytes: float = 5
     large: bool = False
     stamped: bool = False
+    filtered: bool = False
 
     def arguments(self, style: str) -> list[str]:
         """Its command line."""
@@ -77,6 +81,7 @@ class Setting(NamedTuple):
             f"megabytes={self.megabytes}",
             f"large={int(self.large)}",
             f"stamped={int(self.stamped)}",
+            f"filtered={int(self.filtered)}",
             f"style={style}",
         ]
 

@@ -277,7 +277,7 @@ def performance() -> str:
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
     for name, table in (
         ("versions", _versions(published)),
-        ("calls", _calls(published["scenes"])),
+        ("calls", _calls(published)),
         ("still", _still(published["still"])),
         ("limits", _verdicts(published["verdicts"])),
         ("clients", _clients(clients)),
@@ -292,31 +292,39 @@ def _versions(published: dict[str, Any]) -> str:
     foreign = median(one["foreign"] for cast in published["scenes"].values() for one in cast.values())
     about = {
         "date": published["date"],
+        "commit": published["commit"],
         "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
         "plan": f"{plan['rounds']} rounds of {plan['seconds']} s",
         "other work on the machine": f"{foreign:.1f} of {machine['cores']} cores, in the median",
     }
-    rows = [[name, str(value)] for name, value in (about | published["versions"]).items()]
+    stacks = {f"{name} over HTTP": stack for name, stack in published["web"].items()}
+    rows = [[name, str(value)] for name, value in (about | published["versions"] | stacks).items()]
     return _table(["", ""], rows)
 
 
-def _calls(scenes: dict[str, Any]) -> str:
-    """CPU microseconds per call: ours, the least of the floors, and each peer."""
+def _calls(published: dict[str, Any]) -> str:
+    """CPU microseconds per call: ours, the floor it is held against, each peer, and the load generator's own."""
     peers = ("mcp", "mcp-uvloop", "fastmcp", "ts1", "ts2")
     rows = [
         [
             f"`{scene}`",
             _micros(cast.get("dovetail")),
-            _micros(min((one for name, one in cast.items() if name.startswith("floor")), key=_cpu, default=None)),
+            _floor(cast, published["floors"].get(scene)),
             *(_micros(cast.get(name)) for name in peers),
+            f"{cast['dovetail']['load_us']:,.0f}",
         ]
-        for scene, cast in scenes.items()
+        for scene, cast in published["scenes"].items()
     ]
-    return _table(["scene", "dovetail", "best floor", *peers], rows)
+    return _table(["scene", "dovetail", "floor", *peers, "generator"], rows)
 
 
-def _cpu(figures: dict[str, Any]) -> float:
-    return figures["cpu_us"]
+def _floor(cast: dict[str, Any], against: str | None) -> str:
+    """The floor a limit names, or else the best there is."""
+    floors = {name: one["cpu_us"] for name, one in cast.items() if name.startswith("floor")}
+    if not floors:
+        return ""
+    name = against or min(floors, key=lambda one: floors[one])
+    return f"{_micros(cast[name])} {name.removeprefix('floor-')}"
 
 
 def _micros(figures: dict[str, Any] | None) -> str:
@@ -329,7 +337,8 @@ def _clients(clients: dict[str, Any]) -> str:
     """CPU microseconds per call: ours, the floor, and each peer."""
     names, plan = ("dovetail", "floor", "mcp", "fastmcp"), clients["plan"]
     rows = [[f"`{scene}`", *(_micros(cast.get(name)) for name in names)] for scene, cast in clients["scenes"].items()]
-    about = f"Measured {clients['date']}, {plan['rounds']} rounds of {plan['seconds']} s."
+    commit = clients.get("commit", "unknown")
+    about = f"Measured {clients['date']}, commit {commit}, {plan['rounds']} rounds of {plan['seconds']} s."
     return f"{_table(['scene', *names], rows)}\n\n{about}"
 
 
@@ -353,12 +362,14 @@ def _verdicts(verdicts: list[dict[str, Any]]) -> str:
         [
             f"`{one['name']}`",
             f"{one['ratio']:.2f}",
+            "" if one.get("low") is None else f"{one['low']:.2f} to {one['high']:.2f}",
+            "" if one.get("beside") is None else f"{one['beside']:.2f}",
             f"at most {one['most']:g}" if one["most"] is not None else f"at least {one['least']:g}",
             YES if one["good"] else "**missed**",
         ]
         for one in verdicts
     ]
-    return _table(["ratio", "found", "wanted", ""], rows)
+    return _table(["ratio", "found", "in the turns", "floor's own", "wanted", ""], rows)
 
 
 def schemas() -> str:

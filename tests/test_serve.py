@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from dovetail import Limits, Offload, Server
+from dovetail.errors import InternalError
 from dovetail.serve import _Signals
 from dovetail.transports.asgi import Endpoint
 from dovetail.transports.duplex import Duplex
@@ -67,7 +68,14 @@ def pid() -> int:
 def crash() -> None:
     os._exit(9)
 
-app.run(sys.argv[1], **json.loads(sys.argv[2]))
+async def within():
+    await app.serve(sys.argv[1], **json.loads(sys.argv[2]))
+    print("went on", file=sys.stderr, flush=True)
+
+if "within" in sys.argv:
+    asyncio.run(within())
+else:
+    app.run(sys.argv[1], **json.loads(sys.argv[2]))
 """
 
 
@@ -297,6 +305,78 @@ def workers_of(child: Child, count: int, other_than: frozenset[int] = frozenset(
             return found
         pause.wait(0.01)
     raise TimeoutError("the workers did not come")
+
+
+# In a loop that is there already
+
+
+def test_standard_streams_are_served_in_a_running_loop() -> None:
+    with running("stdio", "within") as child:
+        child.send(call("echo", text="hello"))
+        assert text(child.answer()) == "hello"
+        child.close()
+        child.hears("left")
+        child.hears("went on")
+        assert child.ends() == 0
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http", "tcp"])
+def test_a_signal_ends_what_is_served_in_a_running_loop(transport: str) -> None:
+    with running(transport, "within", **({} if transport == "stdio" else {"port": 0})) as child:
+        if transport == "http":
+            assert text(post(child, call("echo", text="hello"))) == "hello"
+        child.hears("entered" if transport == "stdio" else "is at")
+        if transport == "stdio":
+            child.send(call("echo", text="hello"))
+            assert text(child.answer()) == "hello"
+        child.process.terminate()
+        child.hears("left")
+        child.hears("went on")
+        assert child.ends() == 0
+
+
+@pytest.mark.parametrize("transport", ["http", "tcp"])
+async def test_serving_ends_when_it_is_cancelled(transport: str, capsys: pytest.CaptureFixture[str]) -> None:
+    steps: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        steps.append("entered")
+        yield
+        steps.append("left")
+
+    app = Server("x", lifespan=lifespan)
+    work = asyncio.create_task(app.serve(transport, port=0))
+    async with asyncio.timeout(PATIENCE):
+        while not steps or not (told := capsys.readouterr().err):  # noqa: ASYNC110 - it is announced to a person
+            await asyncio.sleep(0.01)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert steps == ["entered", "left"]
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", int(told.rpartition(":")[2].partition("/")[0]))) != 0
+
+
+async def test_what_cannot_start_is_told_to_whoever_serves_it() -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        raise ValueError("no database")
+        yield
+
+    with pytest.raises(InternalError, match="could not start; its log says why"):
+        await Server("x", lifespan=lifespan).serve("http", port=0)
+
+
+async def test_running_in_a_running_loop_says_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    for transport in ("stdio", "http", "tcp"):
+        with pytest.raises(RuntimeError, match=f'await app.serve\\("{transport}"'):
+            Server("x").run(transport)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(TypeError, match="http has no option `workers`"):
+        await Server("x").serve("http", workers=2)
+    with pytest.raises(ValueError, match="transport must be"):
+        await Server("x").serve("sse")
 
 
 # Sockets

@@ -10,7 +10,7 @@ from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 app = FastMCP("bench")
 
 
-@app.tool
+@app.tool(output_schema=None)
 async def echo(text: str) -> str:
     """Give the text back."""
     return text

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 app = MCPServer("bench", log_level="WARNING")
 
 
-@app.tool()
+@app.tool(structured_output=False)
 async def echo(text: str) -> str:
     """Give the text back."""
     return text

@@ -50,7 +50,7 @@ class Text(msgspec.Struct):
     type: str = "text"
 
 
-class Called(msgspec.Struct):
+class Called(msgspec.Struct, omit_defaults=True):
     """The result of tools/call."""
 
     content: list[Text]

@@ -1,7 +1,8 @@
 """What all servers of the benchmark offer, and how they are told: `server.py stdio|http name=value ...`.
 
 Options: responses=json|sse, tools=N extra tools, megabytes=size of the resource, large=1 for limits of 64 MB,
-stamped=1 for results as clients of the newest revision want them.
+stamped=1 for results as clients of the newest revision want them, filtered=1 for one more tool that nobody may see.
+Every `echo` answers with a text alone and no structured content; `add` has both.
 Imports nothing heavy, so that it adds nothing to anybody's cold start.
 """
 
@@ -30,6 +31,7 @@ class Order:
         self.tools = int(given.get("tools", "0"))
         self.large = given.get("large") == "1"
         self.stamped = given.get("stamped") == "1"
+        self.filtered = given.get("filtered") == "1"
         self.style = given.get("style", "")
         self.contents = text(float(given.get("megabytes", "5")))
 

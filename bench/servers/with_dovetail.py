@@ -45,6 +45,8 @@ async def extra(text: str, count: int = 1, strict: bool = False) -> str:
 
 for number in range(order.tools):
     app.add_tool(extra, name=f"extra_{number}")
+if order.filtered:
+    app.add_tool(extra, name="locked", scopes=["nobody"])
 
 if order.transport == "stdio":
     app.run()

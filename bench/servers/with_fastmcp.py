@@ -9,7 +9,7 @@ order = Order()
 app = FastMCP("bench")
 
 
-@app.tool
+@app.tool(output_schema=None)
 async def echo(text: str) -> str:
     """Give the text back."""
     return text
@@ -21,7 +21,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-@app.tool
+@app.tool(output_schema=None)
 def echo_sync(text: str) -> str:
     """Give the text back, from a plain function."""
     return text

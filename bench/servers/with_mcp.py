@@ -12,7 +12,7 @@ order = Order()
 app = MCPServer("bench", log_level="WARNING")
 
 
-@app.tool()
+@app.tool(structured_output=False)
 async def echo(text: str) -> str:
     """Give the text back."""
     return text
@@ -24,7 +24,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-@app.tool()
+@app.tool(structured_output=False)
 def echo_sync(text: str) -> str:
     """Give the text back, from a plain function."""
     return text

@@ -79,12 +79,24 @@ class Server(framework.Server):
             "unix": run_unix,
             "tcp": run_tcp,
         }
-        if transport not in runners:
-            hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
-            raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
         _check_options(transport, runners, options)
+        _check_no_loop(transport)
         if not (reload and _reloading(transport, dict(options))):
             runners[transport](self, **options)
+
+    async def serve(self, transport: Transport | str = "stdio", **options: Unpack[RunOptions]) -> None:
+        """Serve in the running loop, until the client closes its end ("stdio"), a signal comes or this is cancelled.
+
+        Transports and options as for `run`, but for `workers` and `reload`: the process is yours.
+        """
+        doors: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+            "stdio": serve_stdio,
+            "http": serve_http,
+            "unix": serve_unix,
+            "tcp": serve_tcp,
+        }
+        _check_options(transport, doors, options)
+        await doors[transport](self, **options)
 
     def asgi(
         self,
@@ -153,30 +165,42 @@ class Server(framework.Server):
     def from_openapi(
         cls,
         document: Any,
+        client: Any = None,
         *,
         name: str | None = None,
-        client: Any = None,
         url: str | None = None,
         headers: Any = None,
         include: Any = None,
         names: Mapping[str, str] | None = None,
+        output_schemas: bool = True,
         max_reply: int = 4 * 1024 * 1024,
         **options: Any,
     ) -> Self:
         """A server whose tools are the operations of a web service, by its OpenAPI 3 document (a dict, or JSON).
 
-        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. `headers`
+        client: whatever sends a `WebRequest` and returns a `WebReply`, or an httpx client; ours unless given. The
+        service is at `url`, or at the client's `base_url`, or where the document says. `headers`
         go with every request: a mapping, or a function of the Context that makes one for each call. `include`: a
-        pattern for "GET /path", or a function of the operation. `names` rename tools.
+        pattern for "GET /path", or a function of the operation. `names` rename tools. `output_schemas=False` promises
+        nothing about results, for services that do not keep to their document.
         """
         from dovetail.server.openapi import add_operations
-        from dovetail.transports.sending import sender
+        from dovetail.transports.sending import base_of, sender
 
         title = (document.get("info") or {}).get("title") if isinstance(document, Mapping) else None
         app = cls(name or title or "service", **options)
         send = sender(client, max_reply)
         add_operations(
-            app, document, send, url=url, headers=headers or {}, include=include, names=names, max_reply=max_reply
+            app,
+            document,
+            send,
+            url=url,
+            home=base_of(client),
+            headers=headers or {},
+            include=include,
+            names=names,
+            output_schemas=output_schemas,
+            max_reply=max_reply,
         )
         return app
 
@@ -205,8 +229,19 @@ def _is_web(transport: Any) -> bool:
     return isinstance(transport, str) and ("http" in transport or transport == "sse")
 
 
-def _check_options(transport: str, runners: Mapping[str, Callable[..., None]], options: Mapping[str, Any]) -> None:
+def _check_no_loop(transport: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f'a loop is running here, and run would start another: await app.serve("{transport}", ...)')
+
+
+def _check_options(transport: str, runners: Mapping[str, Callable[..., Any]], options: Mapping[str, Any]) -> None:
     """Refuse what the transport has no use for, with the one that has."""
+    if transport not in runners:
+        hint = ': "http" serves Streamable HTTP, and the older transport beside it' if _is_web(transport) else ""
+        raise ValueError(f"transport must be 'stdio', 'http', 'unix' or 'tcp', not {transport!r}{hint}")
     if transport == "unix" and "path" not in options:
         raise TypeError('unix needs a path: app.run("unix", path="/run/server.sock")')
     known = {name: _options_of(function) for name, function in runners.items()} if options else {}
@@ -222,10 +257,11 @@ def _check_options(transport: str, runners: Mapping[str, Callable[..., None]], o
         raise ValueError(f"port must be a number from 0 to 65535, not {port!r}")
 
 
-def _options_of(function: Callable[..., None]) -> set[str]:
+def _options_of(function: Callable[..., Any]) -> set[str]:
     import inspect
 
-    taken = [inspect.signature(function), *([inspect.signature(Server.asgi)] if function is run_http else ())]
+    web = function in (run_http, serve_http)
+    taken = [inspect.signature(function), *([inspect.signature(Server.asgi)] if web else ())]
     return {one.name for each in taken for one in each.parameters.values() if one.kind is one.KEYWORD_ONLY}
 
 
@@ -300,8 +336,6 @@ def run_http(
 
     On an address others can reach, callers must be authenticated; `anonymous=True` serves everyone.
     """
-    from dovetail.transports.web import bound_socket
-
     if workers > 1 and options.get("sessions", True):
         raise ValueError(
             "several workers cannot share handshake sessions yet: pass sessions=False to serve handshake clients "
@@ -312,9 +346,28 @@ def run_http(
             "several workers cannot share what offload= keeps back: whoever follows a link may reach another worker; "
             "pass workers=1, or no offload"
         )
-    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
+    listener, ssl = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+    if workers == 1:
+        _work(server, listener, ssl, options)
+    else:
+        _supervise(server, listener, workers, ssl, options)
+
+
+def _opened(
+    server: Server,
+    host: str,
+    port: int,
+    ssl_certfile: str | None,
+    ssl_keyfile: str | None,
+    anonymous: bool,
+    options: dict[str, Any],
+) -> tuple[socket.socket, dict[str, Any]]:
+    """The socket to serve on, which is announced, and what TLS needs."""
+    from dovetail.transports.web import bound_socket
+
+    _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
     server.asgi(**options)  # a wrong option shows before anything is announced
     for file in (ssl_certfile, ssl_keyfile):
         if file is not None and not os.path.isfile(file):
@@ -324,11 +377,62 @@ def run_http(
     scheme = "https" if ssl_certfile else "http"
     path = "/" + options.get("path", "/mcp").strip("/")
     sys.stderr.write(f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n")
-    ssl = {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
-    if workers == 1:
-        _work(server, listener, ssl, options)
-    else:
-        _supervise(server, listener, workers, ssl, options)
+    return listener, {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
+
+
+async def serve_stdio(server: Server) -> None:
+    """Serve this process's standard streams in the running loop."""
+    from dovetail.transports.lines import serve_connection
+    from dovetail.transports.stdio import open_lines, private_streams
+
+    with private_streams() as (source, sink):
+        try:
+            await server.start()
+            lines = await open_lines(server, source, sink)
+            with _Signals(lambda: None, lines.end):
+                await serve_connection(lines, _EOF_GRACE)
+        finally:
+            await server.stop()
+
+
+async def serve_http(
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    ssl_certfile: str | None = None,
+    ssl_keyfile: str | None = None,
+    anonymous: bool = False,
+    **options: Any,
+) -> None:
+    """Serve over HTTP in the running loop."""
+    from dovetail.transports.web import WebServer, configure
+
+    await server.start()  # if it cannot, uvicorn would end the process
+    try:
+        listener, ssl = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+        endpoint = server.asgi(**options)
+        web = WebServer(configure(endpoint, server.limits, **ssl), lambda _: None, endpoint.close)
+        work = asyncio.get_running_loop().create_task(web.serve([listener]))
+        try:
+            await asyncio.shield(work)
+        finally:
+            web.should_exit = True  # cancelled itself, it would leave its connections behind
+            await work
+            listener.close()
+    finally:
+        await server.stop()
+
+
+async def serve_unix(server: Server, *, path: str) -> None:
+    """Serve newline-delimited messages on a Unix socket in the running loop."""
+    await _serve_socket(server, None, path=path)
+
+
+async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on TCP in the running loop."""
+    _check_reach(host, anonymous)
+    await _serve_socket(server, None, host=host, port=port)
 
 
 def serving(
@@ -436,20 +540,29 @@ def _run_socket(server: Server, **options: Any) -> None:
         _run(_serve_socket(server, dog, **options))
 
 
-async def _serve_socket(server: Server, dog: "Watchdog", **options: Any) -> None:
+async def _serve_socket(server: Server, dog: "Watchdog | None", **options: Any) -> None:
     from dovetail.transports.sockets import listening
 
+    def ending() -> None:
+        if dog is not None:
+            dog.end_within(server.limits.hard_stop, _STUCK)
+
     stop = asyncio.Event()
-    dog.start()
+    if dog is not None:
+        dog.start()
     await server.start()
-    async with listening(server, **options) as door:
-        name = door.sockets[0].getsockname()
-        where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
-        sys.stderr.write(f"{server.name} is at {where}\n")
-        with _Signals(lambda: dog.end_within(server.limits.hard_stop, _STUCK), stop.set):
-            await stop.wait()
+    try:
+        async with listening(server, **options) as door:
+            name = door.sockets[0].getsockname()
+            where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+            with _Signals(ending, stop.set):
+                sys.stderr.write(f"{server.name} is at {where}\n")
+                await stop.wait()
+            await server.stop()  # while those who wait for an answer are still there
+    finally:
         await server.stop()
-    dog.end_within(_LEAVE_GRACE, 0)
+    if dog is not None:
+        dog.end_within(_LEAVE_GRACE, 0)
 
 
 def _run(main: Any) -> Any:

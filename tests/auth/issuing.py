@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from dovetail.auth.flow import Alone, Flow, HttpAnswer, HttpCall, Now
@@ -13,6 +13,18 @@ from dovetail.wire.codec import encode
 ISSUER = "https://login.example"
 RESOURCE = "https://mcp.example/mcp"
 NOW = 1_800_000_000.0
+
+ANYTHING = jws.JWSRegistry(algorithms=["ES256"], strict_check_header=False)
+# What can be signed by anyone with a key of their own, and what a careless reader trips over.
+UNREADABLE = {
+    "deep": b'{"a":' * 1200 + b"1" + b"}" * 1200,
+    "surrogate": b'{"jti":"\\ud800","sub":"\\ud800"}',
+    "twice": b'{"jti":"a","jti":"b"}',
+    "broken": b'{"jti":"\xff"}',
+    "number": b'{"iat":NaN}',
+    "list": b"[1]",
+    "nothing": b"",
+}
 
 Web = Callable[[HttpCall], HttpAnswer]
 
@@ -49,6 +61,10 @@ class Issuer:
     def token(self, by: str = "one", *, alg: str = "ES256", typ: str | None = "at+jwt", **changes: Any) -> str:
         header = {"alg": alg, "kid": by} | ({} if typ is None else {"typ": typ})
         return jwt.encode(header, self.claims(**changes), self.keys[by], algorithms=[alg])
+
+    def signed(self, header: dict[str, Any], payload: bytes, by: str = "one") -> str:
+        """Whatever these bytes are, under a good signature."""
+        return jws.serialize_compact(header, payload, self.keys[by], algorithms=[header["alg"]], registry=ANYTHING)
 
     def __call__(self, call: HttpCall) -> HttpAnswer:
         """The web, as far as it is this issuer."""

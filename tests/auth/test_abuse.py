@@ -18,6 +18,7 @@ from dovetail.auth.server.throttle import Throttle, neighbours
 from dovetail.auth.server.web import Request
 from dovetail.login import sqlite
 from dovetail.login.sqlite import SqliteStore
+from dovetail.wire.codec import encode
 
 
 def refresh(desk: Desk, token: str, **fields: str) -> Any:
@@ -111,6 +112,42 @@ def test_whoever_only_asks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
     desk = Desk()
     assert {Browser(desk).open().status for _ in range(10)} == {200}
     assert Browser(desk).tokens()["access_token"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_documents_of_strangers_keep_nobody_out(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They can be fetched again, so the oldest make room; those who register have room of their own."""
+    monkeypatch.setattr(stores, "_MOST", 3)
+    monkeypatch.setattr(sqlite, "_MOST", 3)
+    monkeypatch.setattr(sqlite, "_PURGE", 2)
+    store: Any = Shelf() if kind == "memory" else SqliteStore(tmp_path / "kept.db")
+    desk = Desk(store=store)
+    for number in range(12):
+        place = f"https://a.example/{number}"
+        about = {"client_id": place, "client_name": "A", "redirect_uris": [HOME]}
+        desk.documents[place] = HttpAnswer(200, {"cache-control": "max-age=86400"}, encode(about))
+        desk.now += 1
+        assert Browser(desk).open(client_id=place).status == 200
+    assert len(store.all("client document", desk.now)) <= 5
+    assert desk.register({"redirect_uris": [HOME]}).status == 201
+    assert Browser(desk).open(client_id="https://a.example/11").status == 200
+    assert len(desk.fetched) == 12  # the newest is still known
+    if kind == "sqlite":
+        store.close()
+
+
+def test_a_document_there_is_no_room_for_is_fetched_again() -> None:
+    class Crowded(Shelf):
+        """A store of somebody's own, which drops nothing."""
+
+        def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
+            raise stores.Full(kind)
+
+    desk, place = Desk(store=Crowded()), "https://a.example/c"
+    about = {"client_id": place, "client_name": "A", "redirect_uris": [HOME]}
+    desk.documents[place] = HttpAnswer(200, {}, encode(about))
+    assert [Browser(desk).open(client_id=place).status for _ in range(2)] == [200, 200]
+    assert desk.fetched == [place] * 2
 
 
 def test_one_address_decides_so_often() -> None:

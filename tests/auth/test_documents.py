@@ -64,6 +64,37 @@ def test_what_is_no_document_is_passed_over(bad: HttpAnswer) -> None:
 
 
 @pytest.mark.parametrize(
+    "bad",
+    [
+        answer([]), answer({"resource": 7}), answer({}), HttpAnswer(200, {}, b"<html>"), HttpAnswer(204),
+        HttpAnswer(307, {"location": PRM + "/x"}), HttpAnswer(302), HttpAnswer(429), HttpAnswer(408), HttpAnswer(503),
+    ],
+)  # fmt: skip
+def test_what_may_be_a_document_is_not_taken_for_none(bad: HttpAnswer) -> None:
+    """Else whoever gets a server to answer so once would have logins go by the rules of 2025-03."""
+    with pytest.raises(
+        LoginFailed, match=r"oauth-protected-resource/mcp cannot be (read: it is no JSON|fetched: stat)"
+    ):
+        World({PRM: bad}).run(resource_document(SERVER, None))
+    old = "https://mcp.example.com/.well-known/oauth-authorization-server"
+    with pytest.raises(LoginFailed, match=r"oauth-authorization-server cannot be (read|fetched)"):
+        World({old: bad}).run(assumed_server(SERVER))
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410])
+def test_a_server_may_say_that_there_is_none(status: int) -> None:
+    assert World({PRM: HttpAnswer(status)}).run(resource_document(SERVER, None)) is None
+
+
+def test_what_is_needed_by_nobody_may_be_of_any_kind() -> None:
+    odd = resource(scopes_supported="read", dpop_bound_access_tokens_required="x", x=[])
+    assert World({PRM: odd}).run(resource_document(SERVER, None)) == ProtectedResource(SERVER, [ISSUER])
+    odd = server(scopes_supported=7, registration_endpoint=[], userinfo_endpoint={})
+    found = World({ASM: odd}).run(server_document(ISSUER))
+    assert (found.issuer, found.scopes_supported, found.registration_endpoint) == (ISSUER, None, None)
+
+
+@pytest.mark.parametrize(
     "said",
     [SERVER, SERVER + "/", "https://mcp.example.com", "https://MCP.example.com/", "https://mcp.example.com:443/mcp"],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auth.issuing import ISSUER, NOW, RESOURCE, Issuer, drive
+from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, drive
 from dovetail.auth import proofs
 from dovetail.auth.challenge import parse
 from dovetail.auth.claims import scopes_of
@@ -257,6 +257,28 @@ def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any
         proof = jwt.encode(header, facts, with_key, algorithms=["ES256", "HS256"])
         with pytest.raises(Exception, match="DPoP proof"):
             Possession().check(proof, method="POST", url=RESOURCE, token=None, now=NOW)
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_proof_that_cannot_be_read_is_none(issuer: Issuer, name: str) -> None:
+    """Anyone can sign one: the key is in it."""
+    guard = Guard(StaticTokens({"tok": "ada"}))
+    header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": issuer.keys["one"].as_dict(private=False)}
+    payload = UNREADABLE[name]
+    if name == "surrogate":
+        payload = b'{"htm":"POST","htu":"%s","iat":%d,"jti":"\\ud800","ath":"%s"}'
+        payload %= (RESOURCE.encode(), int(NOW), proofs.digest("tok").encode())
+    refusal = denied(guard, "DPoP tok", issuer.signed(header, payload))
+    assert (refusal.status, parse(refusal.challenge).error) == (401, "invalid_token")
+    deep = {**header, "x": UNREADABLE["deep"].decode(), "y": nested(950)}
+    assert denied(guard, "DPoP tok", issuer.signed(deep, b"{}")).status == 401
+
+
+def nested(levels: int) -> Any:
+    found: Any = 1
+    for _ in range(levels):
+        found = {"a": found}
+    return found
 
 
 def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
 """Clients that prove themselves by an assertion they signed: what is taken, once, and what is not."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import ECKey, OctKey
 
 from auth.desk import HOME, ISSUER, Browser, Desk, said
+from auth.issuing import UNREADABLE
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.proofs import client_assertion
 from dovetail.auth.server.clients import known_client
@@ -88,6 +90,17 @@ def test_a_client_proves_itself_by_its_key(way: Callable[[], tuple[Desk, str]]) 
     desk, client = way()
     assert ask(desk, client, assertion(desk, client)).status == 200
     assert ask(desk, client, assertion(desk, client, jti="2", aud=[ISSUER + "/token"]), client_id=client).status == 200
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_assertion_that_cannot_be_read(name: str) -> None:
+    desk, client = registered()
+    payload = UNREADABLE[name]
+    if name == "surrogate":
+        exp = int(desk.now) + 60
+        payload = json.dumps({"iss": client, "sub": client, "aud": ISSUER, "exp": exp, "jti": "\ud800"}).encode()
+    proof = jws.serialize_compact({"alg": "ES256"}, payload, KEY, algorithms=["ES256"])
+    assert ask(desk, client, proof, client_id=client).status == 401
 
 
 def test_what_our_own_client_sends_is_taken() -> None:

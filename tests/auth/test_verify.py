@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from auth.issuing import ISSUER, NOW, RESOURCE, Issuer, drive, secret_signed
+from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, drive, secret_signed
 from dovetail.auth.claims import Rejected, Unavailable, check
 from dovetail.auth.flow import Alone, HttpAnswer, HttpCall, Now
 from dovetail.auth.keys import ASYMMETRIC
@@ -35,6 +35,16 @@ def verifier(issuer: Issuer, **options: Any) -> JwtVerifier:
 
 def principal(issuer: Issuer, token: str, **options: Any) -> Principal:
     return drive(verifier(issuer, **options).verify(token, (RESOURCE,)))
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_claims_that_cannot_be_read_are_refused(issuer: Issuer, name: str) -> None:
+    """Though its issuer signed them."""
+    payload = UNREADABLE[name]
+    if name == "surrogate":
+        payload = json.dumps(issuer.claims(sub="\ud800")).encode()
+    with pytest.raises(Rejected, match="claims"):
+        principal(issuer, issuer.signed({"alg": "ES256", "kid": "one", "typ": "at+jwt"}, payload))
 
 
 # Tokens that are good

@@ -2,27 +2,15 @@
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Generator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
 Liar = Callable[[dict[str, Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def bench() -> Generator[Callable[[str], Any]]:
-    """The modules of the benchmark, which are no package."""
-    sys.path.insert(0, str(BENCH))
-    yield import_module
-    sys.path.remove(str(BENCH))
 
 
 def honest(request: dict[str, Any]) -> Any:
@@ -185,16 +173,6 @@ def test_our_own_server_passes(bench: Any, transport: str, era: str) -> None:
             client.close()
     finally:
         server.stop()
-
-
-def test_every_limit_names_what_is_measured(bench: Any) -> None:
-    scenes, stage = bench("scenes"), bench("stage")
-    known = {scene.name: scene for block in scenes.BLOCKS.values() for scene in block}
-    for limit in scenes.LIMITS:
-        assert limit.scene in known
-        cast = known[limit.scene].cast(tuple(stage.IMPLEMENTATIONS))
-        assert limit.against in {*known, "best", *cast}
-        assert limit.beside in {"", *cast}
 
 
 def test_the_picture_is_well_formed(bench: Any) -> None:

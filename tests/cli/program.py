@@ -49,7 +49,7 @@ class serving:  # noqa: N801 - used as a context
             said += line
             if found := re.search(r"is at (http://\S+)", line):
                 return found[1]
-        self._process.wait()
+        self._process.communicate(timeout=PATIENCE)  # which closes its stderr
         raise RuntimeError(f"it did not say where it is: {said}")
 
     def __exit__(self, *_: object) -> None:

@@ -20,6 +20,8 @@ from dovetail.transports.command import advice
         (advice(1, "TOKEN_HERE is missing", {}, {"TOKEN_HERE": "x"}) or "", "Pass it: --env TOKEN_HERE"),
         (advice(1, "KeyError: 'WANTED'", {}, {}) or "", "give it: --env WANTED=VALUE"),
         ("raise ClientLimits(answer=...)", ""),
+        ("give the client a handler for it: sample=", "dovetail chat has a model: --model"),
+        ("give the client a handler for it: roots=", "give them in a program of your own: Client(roots=[…])"),
         ("look into the server's log", "look into the server's log"),
     ],
 )

@@ -72,6 +72,16 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AnswerError, match="Which seat") as caught:
         questions.form(ElicitParams(message="Which seat?", requested_schema=FORM))
     assert caught.value.hint is not None
-    assert "--answer class=..." in caught.value.hint
+    assert "--answer class=a|b" in caught.value.hint
     assert "row" not in caught.value.hint
     assert questions.open == ["Which seat?"]
+
+
+def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    form = {"properties": {"allow": {"enum": ["once", "no"]}, "note": {"type": "string"}}, "required": ["allow"]}
+    question = ElicitParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
+    with pytest.raises(AnswerError) as told:
+        Questions({}, lambda: None).form(question)
+    assert "the server asks: Allow it?\n  because: \\x1b[2J" in str(told.value)
+    assert "--answer allow=once|no --answer note=..." in str(told.value)

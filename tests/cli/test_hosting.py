@@ -147,6 +147,20 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
     assert '"sums"' in journal.read_text()
 
 
+def test_everyone_is_served_only_if_that_is_said(run: Run, file: Path, alone: dict[str, str]) -> None:
+    said = run("gateway", file, "--http", "--host", "0.0.0.0", "--port", "0", **alone)
+    assert said.code == 2
+    assert "pass --anonymous" in said.err
+    assert "auth=" not in said.err
+
+
+def test_a_question_of_a_gateway_can_be_read_and_answered(run: Run, file: Path, alone: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file)]
+    said = run("call", "sums__add", "a=1", "b=2", "--", *command, **alone)
+    assert "Let sums run its tool add?\n" in said.err
+    assert "--answer allow=once|session|no" in said.err
+
+
 async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, alone: dict[str, str]) -> None:
     (tmp_path / "inner").mkdir()
     inner = config(tmp_path / "inner", within=GOOD)
@@ -198,6 +212,32 @@ def test_what_a_policy_says(run: Run, policy: Path, words: list[str], code: int,
     facts = run("policy", "explain", policy, *words, "--json").json
     assert facts["verdict"] == start.split()[0]
     assert facts["unattended"] == ("allow" if code == 0 else "deny")
+
+
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        (["docs.find", "--kind", "tools/call"], "did you mean 'tool.call'"),
+        (["secret_dump"], "SERVER.TOOL"),
+    ],
+)
+def test_a_question_that_can_never_be_asked(run: Run, policy: Path, words: list[str], about: str) -> None:
+    said = run("policy", "explain", policy, *words)
+    assert said.code == 2
+    assert about in said.err
+
+
+def test_what_is_explained_is_what_happens(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "allow.toml"
+    path.write_text('default = "allow"\n')
+    for words, code in (
+        (["a", "--kind", "server.start"], 0),
+        (["a", "--kind", "server.start", "--foreign"], 8),
+        (["a", "--kind", "sampling.request"], 8),
+        (["a", "--kind", "elicit.form"], 8),
+        (["a", "--kind", "roots.list"], 0),
+    ):
+        assert run("policy", "explain", path, *words).code == code
 
 
 def test_tiers_and_annotations(run: Run, tmp_path: Path) -> None:
@@ -311,6 +351,18 @@ def test_a_model_that_cannot_be_asked(run: Run, file: Path, maker: Maker, at_hom
     said = run("chat", file, "--model", f"{maker.url}/nowhere#m", "-p", "hi", **at_home)
     assert said.code == 5
     assert "no such path" in said.err
+    nobody = run("chat", file, "--model", "http://127.0.0.1:1/v1#m", "-p", "hi", **at_home)
+    assert nobody.code == 5
+    assert "http://127.0.0.1:1/v1" in nobody.err
+
+
+@pytest.mark.parametrize("said", ["", " \n"])
+def test_no_prompt_is_not_sent(run: Run, file: Path, maker: Maker, at_home: dict[str, str], said: str) -> None:
+    found = run("chat", file, "--model", model(maker), stdin=said, **at_home)
+    assert found.code == 2
+    assert "--prompt" in found.err
+    assert run("chat", file, "--model", model(maker), "-p", said, **at_home).code == 2
+    assert not maker.requests
 
 
 def test_a_conversation_at_a_terminal(file: Path, policy: Path, maker: Maker, alone: dict[str, str]) -> None:

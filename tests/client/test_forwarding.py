@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Server
+from dovetail import Client, Context, Principal, Server
 from dovetail.client.forwarding import Forwarding
 from dovetail.errors import InternalError, MCPError, ProtocolError, ResourceNotFound
 from dovetail.protocol.exchange import Caller, Exchange
@@ -131,23 +131,53 @@ async def test_a_question_goes_to_the_caller_it_is_about(below: str) -> None:
     await one.stop()
 
 
-async def test_a_question_that_could_be_of_either_of_two_callers_is_put_to_neither() -> None:
+def asking(asker: Caller, heard: list[str], name: str, origin: str | None = None) -> Exchange:
+    async def answer(*_: Any) -> Any:
+        heard.append(name)
+        return {"action": "decline"}
+
+    made = call("ask", asker)
+    made.ask, made.origin = answer, origin
+    return made
+
+
+async def question(one: Forwarding) -> Any:
+    form = {"message": "Name?", "requestedSchema": {"type": "object", "properties": {}}}
+    return await one._asked("elicitation/create", form)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("origin", [None, "10.0.0.1"])
+async def test_a_question_that_could_be_of_either_of_two_callers_is_put_to_neither(origin: str | None) -> None:
+    """Those who come from one address are not one."""
     one, asked = forwarding(OLD), list[str]()
-
-    def asking(name: str) -> Exchange:
-        async def answer(*_: Any) -> Any:
-            asked.append(name)
-            return {"action": "decline"}
-
-        made = call("ask", caller(OLD, capabilities=ASKABLE))
-        made.ask = answer
-        return made
-
-    first, second = asking("anna"), asking("otto")
-    one._calls += [first, second]  # pyright: ignore[reportPrivateUsage]
+    for name in ("anna", "otto"):
+        asker = caller(OLD, capabilities=ASKABLE, session=name)
+        one._calls.append(asking(asker, asked, name, origin))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(MCPError, match="whose request"):
-        await one._asked("elicitation/create", {})  # pyright: ignore[reportPrivateUsage]
+        await question(one)
     assert asked == []
+
+
+@pytest.mark.parametrize("who", [{"session": "one"}, {"principal": Principal("anna")}])
+async def test_a_question_that_can_only_be_of_one_caller_is_put_to_it(who: dict[str, Any]) -> None:
+    one, asked = forwarding(OLD), list[str]()
+    for name in ("first", "second"):
+        asker = caller(OLD, capabilities=ASKABLE, **who)
+        one._calls.append(asking(asker, asked, name))  # pyright: ignore[reportPrivateUsage]
+    await question(one)
+    assert asked == ["second"]
+
+
+async def test_a_caller_who_waits_elsewhere_counts_too() -> None:
+    """A call that waits for its caller's answer is at work at the server, which may ask more about it."""
+    one, asked = forwarding(OLD), list[str]()
+    waits: Any = await one.serve(call("ask", caller(NEW, capabilities=ASKABLE)))
+    assert waits.result_type == "input_required"
+    one._calls.append(asking(caller(OLD, capabilities=ASKABLE), asked, "otto"))  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(MCPError, match="whose request"):
+        await question(one)
+    assert asked == []
+    await one.stop()
 
 
 async def test_lists_and_what_a_template_may_stand_for() -> None:

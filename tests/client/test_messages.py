@@ -229,8 +229,9 @@ async def test_what_is_gone_names_what_to_use_instead() -> None:
         ("roots", {}, "roots="),
     ],
 )
-async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str) -> None:
-    async with reached("memory") as client:
+@pytest.mark.parametrize("era", ["stateless", "handshake"])
+async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], handler: str, era: Any) -> None:
+    async with reached("memory", era=era) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool(tool, arguments)
     assert caught.value.hint == f"give the client a handler for it: {handler}"

@@ -1,5 +1,6 @@
 """Servers inside servers: everything is offered, live, under a prefix, with lifespans and middleware of its own."""
 
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -335,3 +336,59 @@ async def test_listeners_hear_that_a_tag_of_something_mounted_was_disabled() -> 
         app.disable(tags=["admin"])
         heard = {(await anext(aiter(changes))).kind for _ in range(3)}
     assert heard == {"tools", "resources", "prompts"}
+
+
+@pytest.mark.parametrize("distant", [False, True], ids=["local", "distant"])
+async def test_disabling_by_name_means_what_is_mounted_too(distant: bool) -> None:
+    app, below = Server("outer"), inner()
+    app.mount(Client(below) if distant else below, "far")
+    names = ("far_wipe", "far+note:all", "far+note:{number}", "far_greet")
+    async with Client(app) as client:
+        app.disable(*names)
+        assert "far_wipe" not in [tool.name for tool in await client.list_tools()]
+        assert (
+            await client.list_resources() == await client.list_resource_templates() == await client.list_prompts() == []
+        )
+        with pytest.raises(PeerError, match="Unknown tool"):
+            await client.call("far_wipe")
+        for uri in ("far+note:all", "far+note:1"):
+            with pytest.raises(PeerError):
+                await client.read(uri)
+        with pytest.raises(PeerError):
+            await client.get_prompt("far_greet", {"kind": "x"})
+        assert await client.call("far_add", a=1) == 2
+        app.enable(*names)
+        assert await client.call("far_wipe") == "gone"
+        assert await client.read("far+note:1") == "note 1"
+        assert len(await client.list_prompts()) == 1
+    with pytest.raises(ValueError, match=r"nothing is called `near_wipe`"):
+        app.disable("near_wipe")
+    await app.stop()
+    await below.stop()
+
+
+@pytest.mark.parametrize("distant", [False, True], ids=["local", "distant"])
+async def test_a_rule_about_nothing_mounted_is_told_of_once(distant: bool, caplog: pytest.LogCaptureFixture) -> None:
+    app, below = Server("outer"), inner()
+    app.mount(Client(below) if distant else below, "far")
+    app.restrict("far_wipe", "far+note:7", "far+note:{n}", "far_wype", "wipe", scopes=["admin"])
+    async with Client(app) as client:
+        for _ in range(2):
+            await client.list_tools()
+    (told,) = [one.getMessage() for one in caplog.records if "restrict" in one.getMessage()]
+    assert "nothing called `far_wype` (did you mean `far_wipe`?), `wipe`" in told
+    await app.stop()
+    await below.stop()
+
+
+async def test_a_server_that_is_gone_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("outer")
+    app.mount(Client("http://127.0.0.1:9/mcp"), "gone")
+    app.mount(inner(), "in")
+    async with Client(app) as client:
+        for _ in range(2):
+            assert len(await client.list_tools()) == 4
+            await client.list_resources()
+    told = [one for one in caplog.records if one.levelno >= logging.WARNING and one.name == "dovetail"]
+    assert len(told) == 1
+    await app.stop()

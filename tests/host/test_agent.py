@@ -1,5 +1,6 @@
 """The agent loop, with a scripted model: events, refusals, budgets, search, pauses."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +165,12 @@ async def test_search_where_the_tools_take_too_much() -> None:
     ("limits", "reason", "turns"),
     [
         ({"max_turns": 2}, "turns", 2),
-        ({"budget_tokens": 250}, "tokens", 3),
+        ({"budget_tokens": 25_000}, "tokens", 3),
         ({"budget_usd": 0.05}, "money", 5),
     ],
 )
 async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
-    price = Usage(input=90, output=10, usd=0.01)
+    price = Usage(input=9_000, output=1_000, usd=0.01)
     model = Scripted(*(use("numbers__add", a=1, b=2) for _ in range(9)), usage=price)
     async with host() as opened:
         agent = Agent(opened, model, **limits)
@@ -181,17 +182,55 @@ async def test_budgets(limits: dict[str, Any], reason: str, turns: int) -> None:
 
 
 async def test_no_reply_may_be_longer_than_what_is_left() -> None:
-    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=90, output=10))
+    """Of the tokens: what is put to the model counts before it is put."""
+    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=900, output=100))
     async with host() as opened:
-        await ran(Agent(opened, model, budget_tokens=150, max_tokens=120))
-    assert [one.options["max_tokens"] for one in model.asked] == [120, 50]
+        await ran(Agent(opened, model, budget_tokens=3_000, max_tokens=1_950))
+    first, second = (one.options["max_tokens"] for one in model.asked)
+    assert first == 1_950
+    assert 1_500 < second < 1_950
+
+
+async def test_no_reply_may_cost_more_than_what_is_left() -> None:
+    model = Scripted("dear", price=(0.0, 1_000.0))  # a tenth of a cent each token
+    async with host() as opened:
+        await ran(Agent(opened, model, budget_usd=0.1))
+    assert model.asked[0].options["max_tokens"] == 100
+
+
+async def test_a_prompt_beyond_the_budget_is_not_sent() -> None:
+    prompt = "word " * 4_000
+    async with host() as opened:
+        assert done(await ran(Agent(opened, Scripted(), budget_tokens=1_000), prompt)).reason == "tokens"
+        dear = Scripted(price=(1_000.0, 0.0))
+        assert done(await ran(Agent(opened, dear, budget_usd=1.0), prompt)).reason == "money"
 
 
 async def test_money_cannot_be_counted_without_a_price() -> None:
-    model = Scripted(use("numbers__add", a=1, b=2), "3", usage=Usage(input=1, output=1))
+    model = Scripted("3", usage=Usage(input=1, output=1))
+    with pytest.raises(ModelError, match="price"):
+        Agent(host(), model, budget_usd=1.0)
+    assert not model.asked
+
+
+async def test_a_reply_that_does_not_say_what_it_took_is_estimated() -> None:
+    model = Scripted(Reply(content=[TextContent(text="x" * 4_000)], model="m"), price=(0.0, 1.0))
     async with host() as opened:
-        with pytest.raises(ModelError, match="price"):
-            await ran(Agent(opened, model, budget_usd=1.0))
+        spent = done(await ran(Agent(opened, model, budget_usd=1.0))).usage
+    assert spent.output >= 1_000
+    assert spent.input > 10  # the prompt, and the tools
+    assert spent.usd == pytest.approx(spent.output / 1_000_000)
+
+
+async def test_turns_are_counted_through_pauses(tmp_path: Path) -> None:
+    model = Scripted(*(use("notes__write", text="a") for _ in range(9)))
+    async with host(Policy("ask"), consent=DurableConsent(tmp_path / "inbox.db")) as opened:
+        agent = Agent(opened, model, max_turns=2)
+        events = await ran(agent)
+        while (wait := next((one for one in events if isinstance(one, Paused)), None)) is not None:
+            events = [event async for event in agent.resume(wait.ticket, True)]
+        assert done(events).reason == "turns"
+    assert len(model.asked) == 2
 
 
 async def test_a_call_that_cannot_be_read_is_not_made() -> None:
@@ -231,6 +270,8 @@ async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
             await ran(agent)
         with pytest.raises(NotOffered):
             await anext(agent.resume("other", True))
+        with pytest.raises(TypeError):
+            await anext(agent.resume(waits[0].ticket, object()))  # no answer at all: the question still waits
         first = [event async for event in agent.resume(waits[0].ticket, True)]
         assert results(first) == ["wrote a"]
         assert done(first).reason == "paused"
@@ -246,16 +287,71 @@ def told(asked: Asked) -> str:
 
 async def test_a_conversation_left_in_the_middle_can_go_on() -> None:
     """No call is ever in it without its result: a maker would refuse the whole conversation."""
-    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], "hello")
+    model = Scripted([use("numbers__add", a=1, b=2), use("numbers__add", a=3, b=4)], read_back)
     async with host() as opened:
         agent = Agent(opened, model)
         run = agent.run("go")
         async for event in run:
             if isinstance(event, Answered):
-                break
+                break  # and the run is not even closed
+        said = done(await ran(agent, "again")).text
         await run.aclose()
-        assert done(await ran(agent, "again")).text == "hello"
-    assert [one.role for one in model.asked[1].messages] == ["user", "user"]
+    assert said == "3 | This call was not made: the conversation was interrupted before."
+    assert [one.role for one in agent.messages] == ["user", "assistant", "user", "user", "assistant"]
+
+
+async def test_what_ran_before_an_interrupt_is_not_forgotten() -> None:
+    """Else the model would do it again."""
+    began, paid = asyncio.Event(), 0
+    shop = Server("shop")
+
+    @shop.tool
+    def pay() -> str:
+        nonlocal paid
+        paid += 1
+        return "paid"
+
+    @shop.tool
+    async def ship() -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "shipped"
+
+    model = Scripted([use("shop__pay"), use("shop__ship"), use("shop__pay")], read_back)
+    async with Host(policy=OPEN) as opened:
+        opened.add("shop", shop)
+        agent = Agent(opened, model)
+        running = asyncio.create_task(ran(agent))
+        await began.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        first, second, third = done(await ran(agent, "and now?")).text.split(" | ")
+    assert (paid, first) == (1, "paid")
+    assert "may have run" in second
+    assert "not made" in third
+
+
+def read_back(asked: Asked) -> str:
+    """The results the model was told last."""
+    held = [one for message in asked.messages if isinstance(message.content, list) for one in message.content]
+    return " | ".join(one.content[0].text for one in held if isinstance(one, ToolResultContent))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("ids", [("x", "x"), ("", "")])
+async def test_each_call_keeps_its_own_result_whatever_its_id(ids: tuple[str, str]) -> None:
+    calls = [ToolUseContent(id=id, name="notes__write", input={"text": f"{at}"}) for at, id in enumerate(ids)]
+    model = Scripted(Reply(content=[*calls], model="m"), Reply(content=[*calls], model="m"), read_back)
+    async with host() as opened:
+        agent = Agent(opened, model)
+        events = await ran(agent)
+    assert done(events).text == "wrote 0 | wrote 1 | wrote 0 | wrote 1"
+    said = [one for message in agent.messages if isinstance(message.content, list) for one in message.content]
+    asked = [one.id for one in said if isinstance(one, ToolUseContent)]
+    assert len({*asked}) == 4
+    assert all(asked)
+    assert [one.tool_use_id for one in said if isinstance(one, ToolResultContent)] == asked
+    assert [one.id for one in events if isinstance(one, Answered)] == asked
 
 
 async def test_a_script_that_ends() -> None:

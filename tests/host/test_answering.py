@@ -87,7 +87,7 @@ async def test_a_form(revision: str) -> None:
         assert [(one.kind, one.server, one.details["message"]) for one in asked] == [("elicit.form", "a", "Your name?")]
         assert "declined" in text(await host.call("a.name"))
         assert "dismissed" in text(await host.call("a.name"))
-        assert "declined" in text(await host.call("a.name"))
+        assert "filled in" in await failure(host.call("a.name"))  # a yes fills in nothing
 
 
 async def test_a_policy_can_keep_questions_from_the_user(revision: str) -> None:
@@ -145,7 +145,9 @@ async def test_a_share_of_the_model(revision: str) -> None:
     async with Host(policy=limited, model=model) as host:
         host.add("a", asker(), revision=revision)
         assert text(await host.call("a.think")) == "echo hello"
-        assert await failure(host.call("a.think"))
+        failed = await failure(host.call("a.think"))
+        assert "rejected" in failed
+        assert "1/h" in failed
     assert len(model.heard) == 1
 
 
@@ -166,3 +168,13 @@ async def test_roots_are_each_servers_own(revision: str, tmp_path: Path) -> None
         assert (tmp_path / "b").as_uri() in told["b"]
         result = await host.call("c.where")
         assert tmp_path.as_uri() not in str(result.content)
+
+
+@pytest.mark.parametrize("revision", [OLD, NEW])
+@pytest.mark.parametrize(("tool", "cure"), [("think", "Host(model=...)"), ("where", "Host(roots=[...])")])
+async def test_what_a_host_lacks_is_said_in_its_own_words(revision: str, tool: str, cure: str) -> None:
+    async with Host(policy=Policy("allow")) as host:
+        host.add("asker", asker(), revision=revision)
+        with pytest.raises(MCPError) as caught:
+            await host.call(f"asker.{tool}")
+    assert caught.value.hint == f"give the host what answers it: {cure}"

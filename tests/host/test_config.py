@@ -135,17 +135,48 @@ def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "told"),
     [
-        ("x.json", "[1]"),
-        ("x.json", '{"mcpServers": 5}'),
-        ("x.json", "null"),
-        ("x.yaml", "- a"),
-        ("x.json", '{"projects": []}'),
+        ("x.json", "[1]", "names no servers"),
+        ("x.json", '{"mcpServers": 5}', "mcpServers is neither an object nor a list"),
+        ("x.json", "null", "names no servers"),
+        ("x.yaml", "- a", "names no servers"),
+        ("x.json", '{"projects": []}', "names no servers"),
+        ("x.json", '{"mcpServer": {"a": {"command": "x"}}}', "mcpServer: did you mean mcpServers?"),
+        ("x.json", '{"mcpservers": {"a": {"command": "x"}}}', "mcpservers: did you mean mcpServers?"),
     ],
 )
-def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str) -> None:
-    assert read_file(write(tmp_path / name, content)) == ([], [])
+def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str, told: str) -> None:
+    entries, (problem,) = read_file(write(tmp_path / name, content))
+    assert not entries
+    assert problem.text.startswith(told)
+    assert problem.severe
+
+
+def test_a_file_of_a_host_need_not_have_servers(tmp_path: Path) -> None:
+    write(tmp_path / ".gemini" / "settings.json", '{"theme": "dark"}')
+    write(tmp_path / ".claude.json", '{"projects": {}, "mcpServers": {}}')
+    assert read_known(home=tmp_path, here=tmp_path) == ([], [])
+    write(tmp_path / ".gemini" / "settings.json", '{"mcpServer": {}}')
+    assert "did you mean" in read_known(home=tmp_path, here=tmp_path)[1][0].text
+    assert read_file(write(tmp_path / "empty.json", '{"mcpServers": {}}')) == ([], [])
+
+
+def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
+    text = '{"mcpServers": {"a": {"command": "first"}, "a": {"command": "last", "env": {"X": "1", "X": "2"}}}}'
+    (entry,), problems = read_file(write(tmp_path / "mcp.json", text))
+    assert entry.command == "last"
+    assert [one.text for one in problems] == [
+        "'X' stands there twice: the last one counts",
+        "'a' stands there twice: the last one counts",
+    ]
+
+
+def test_a_level_is_one_of_two(tmp_path: Path) -> None:
+    path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
+    wrong: Any = "Project"
+    with pytest.raises(ValueError, match="'user' or 'project', not 'Project'"):
+        read_file(path, level=wrong)
 
 
 def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """What a person is asked, how it is shown, and what their answers mean."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -16,8 +20,10 @@ from dovetail.host.consent import (
     TerminalConsent,
     read_answer,
 )
+from dovetail.host.kinds import KINDS
 
 EVIL = "\x1b[2J\x1b[Hsafe\u202eelbisivni\u200b\r\nAllow once? yes"
+ENDED = Deny("the input ended before an answer", dismissed=True)
 CALL = ConsentRequest(kind="tool.call", server="files", tool="write", arguments={"path": EVIL}, reason="a rule")
 
 
@@ -45,7 +51,7 @@ def test_lines_of_a_server_never_begin_like_the_hosts() -> None:
     assert "  │ Let b run its tool y?" in rest
 
 
-@pytest.mark.parametrize("kind", ["server.start", "sampling.request", "elicit.url", "roots.list", "login"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_sentence(kind: Any) -> None:
     assert "srv" in ConsentRequest(kind=kind, server="srv", details={"host": "example.com"}).summary
 
@@ -58,8 +64,8 @@ def test_every_kind_has_a_sentence(kind: Any) -> None:
         ("ALWAYS\n", Allow("always")),
         ("n\n", Deny("the user said no")),
         ("\n", Deny("the user said no")),
-        ("", Deny("the user said no")),
-        ("sure\n", Deny("the user said no")),
+        ("", ENDED),
+        ("sure\n", ENDED),
     ],
 )
 async def test_a_terminal(typed: str, answer: Any) -> None:
@@ -70,7 +76,95 @@ async def test_a_terminal(typed: str, answer: Any) -> None:
 
 async def test_what_cannot_last_is_not_granted_for_longer() -> None:
     consent, _ = terminal("always\n")
-    assert await consent.ask(ConsentRequest(kind="sampling.request", server="a")) == Deny("the user said no")
+    assert await consent.ask(ConsentRequest(kind="sampling.request", server="a")) == ENDED
+
+
+async def test_what_is_no_answer_is_asked_again() -> None:
+    consent, out = terminal("?\n", "yse\n", "y\n")
+    assert await consent.ask(CALL) == Allow()
+    assert out.getvalue().count("[y]es") == 3
+    assert out.getvalue().count("Let files run its tool write?") == 1
+
+
+async def test_a_form_whose_input_ends_is_not_sent() -> None:
+    schema = {"properties": {"name": {"type": "string", "default": "Ada"}}}
+    consent, _ = terminal("y\n")
+    assert await consent.ask(ConsentRequest(kind="elicit.form", server="a", details={"schema": schema})) == ENDED
+
+
+ASKING = """
+import asyncio, sys
+from dovetail import TerminalConsent
+from dovetail.host import ConsentRequest
+
+async def main():
+    consent = TerminalConsent()
+    print(consent.attended, await consent.ask(ConsentRequest(kind="tool.call", server="a", tool="b")), flush=True)
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="platform: terminals as POSIX has them")
+@pytest.mark.parametrize("typed", [b"y\n", None])
+def test_on_a_real_terminal_an_interrupt_needs_no_line(typed: bytes | None) -> None:
+    ours, theirs = os.openpty()
+    program = subprocess.Popen(
+        [sys.executable, "-c", ASKING], stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, start_new_session=True
+    )
+    os.close(theirs)
+    with program, os.fdopen(ours, "rb+", buffering=0) as terminal:
+        seen = b""
+        while b"[n]o" not in seen:
+            seen += terminal.read(1024) or b""
+        if typed is None:
+            program.send_signal(signal.SIGINT)
+        else:
+            terminal.write(typed)
+        out, _ = program.communicate(timeout=30)
+    assert out.decode().strip() == (
+        "interrupted" if typed is None else "True Allow(scope='once', expires=None, exact=False)"
+    )
+    assert program.returncode == 0
+
+
+@pytest.mark.parametrize("typed", [b"y\n", b""])
+def test_what_comes_through_a_pipe_is_nobodys_word(typed: bytes) -> None:
+    run = subprocess.run([sys.executable, "-c", ASKING], input=typed, capture_output=True, timeout=60, check=True)
+    assert run.stdout.decode().startswith("False Deny(reason='nobody is there to be asked'")
+    assert run.stderr == b""
+
+
+@pytest.mark.parametrize("scope", ["forever", "Session", ""])
+def test_a_scope_there_is_not_is_refused_at_once(scope: Any) -> None:
+    with pytest.raises(ValueError, match="once, session, project, always"):
+        Allow(scope)
+
+
+def test_nothing_hides_behind_what_is_long() -> None:
+    address = f"https://good.example/{'a' * 3000}/SECRET"
+    request = ConsentRequest(kind="resource.read", server="x", tool=address)
+    assert len(request.summary.splitlines()) == 1
+    assert len(request.summary) < 400
+    assert "SECRET" in request.summary
+    assert "3028 characters" in request.summary
+    middle = ConsentRequest(kind="resource.read", server="x", tool=f"{'a' * 500}SECRET{'b' * 500}")
+    assert "SECRET" in middle.text
+    arguments = {"a": "x" * 5000, "b": {"c": ["y" * 5000, "END"]}, "cmd": "rm -rf"}
+    text = ConsentRequest(kind="tool.call", server="x", tool="t", arguments=arguments).text
+    assert "rm -rf" in text
+    assert "END" in text
+    assert "5000 characters" in text
+    assert len(text) < 12_000
+    many = {f"name{i}": "z" * 500 for i in range(5000)}
+    text = ConsentRequest(kind="tool.call", server="x", tool="t", arguments={**many, "cmd": "rm -rf"}).text
+    assert "4" in text
+    assert "members more" in text
+    assert "rm -rf" in text
+    assert len(text) < 60_000
 
 
 async def test_a_form_on_a_terminal() -> None:

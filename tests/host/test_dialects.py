@@ -1,11 +1,13 @@
 """The files of twelve hosts, each as its host writes it: what is started or reached, and what is told about them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail.host.config import Entry, Problem, read_file
+from dovetail.host.following import Following
 from dovetail.host.secrets import Secrets
 
 FOLDER = Path(__file__).parent / "dialects"
@@ -129,7 +131,10 @@ def test_what_is_told_about_them() -> None:
         ("odd: x-dovetail: Object contains unknown field `speed`", True),
     ]
     assert told("goose.yaml") == [("developer: is built into goose, and left out", False)]
-    for name in GOLDEN.keys() - {"mcp.json", "goose.yaml"}:
+    assert told("gemini.json") == [
+        ('py: trust is not taken from another host; here it is "x-dovetail": {"trust": true}', False)
+    ]
+    for name in GOLDEN.keys() - {"mcp.json", "goose.yaml", "gemini.json"}:
         assert told(name) == []
 
 
@@ -177,3 +182,80 @@ def test_identities_are_of_what_is_started() -> None:
     mine = {one.name: one for one in read_file(FOLDER / "mcp.json", level="user")[0]}
     theirs = entries_of(FOLDER, "mcp.json")[0]
     assert mine["files"].identity != theirs["files"].identity  # another project's words are another server
+
+
+def written(folder: Path, source: str, **members: Any) -> tuple[Entry, list[str]]:
+    """One entry of a host's file, and what is told about it."""
+    path = folder / "written.json"
+    path.write_text(json.dumps({"mcpServers": {"s": {"command": "x", **members}}}), encoding="utf-8")
+    (entry,), problems = read_file(path, source, level="user")
+    return entry, [one.text for one in problems]
+
+
+def options(entry: Entry) -> dict[str, Any]:
+    """What a host is told of it."""
+    return Following((), "user", Secrets({}), watch=False).options(entry)
+
+
+@pytest.mark.parametrize(
+    ("source", "members", "expected"),
+    [
+        ("codex", {"startup_timeout_sec": 120}, {"initialize": 120.0, "start_time": 120.0}),
+        ("codex", {"startup_timeout_ms": 500}, {"initialize": 0.5, "start_time": 0.5}),
+        ("mcp.json", {"x-dovetail": {"start_time": 90}}, {"initialize": 90.0, "start_time": 90.0}),
+        ("mcp.json", {"x-dovetail": {"timeouts": {"initialize": 70}}}, {"initialize": 70.0, "start_time": 70.0}),
+        ("claude-code", {"timeout": 600000}, {"call": 600.0}),
+        ("claude-code", {"request_timeout_ms": 90000}, {"call": 90.0}),
+        ("mcp.json", {"timeout": 20}, {"call": 20.0}),
+    ],
+)
+def test_times_mean_what_their_host_means(
+    tmp_path: Path, source: str, members: dict[str, Any], expected: dict[str, float]
+) -> None:
+    found = options(written(tmp_path, source, **members)[0])
+    times = {name: getattr(found["timeouts"], name) for name in expected if name != "start_time"}
+    assert times | ({"start_time": found["start_time"]} if "start_time" in found else {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "members", "allow", "deny"),
+    [
+        ("codex", {"enabled_tools": []}, (), None),
+        ("gemini", {"includeTools": []}, (), None),
+        ("goose", {"available_tools": []}, None, None),  # which writes so where it means all
+        ("mcp.json", {"x-dovetail": {"tools": {"allow": []}}}, (), None),
+        ("mcp.json", {}, None, None),
+        ("gemini", {"excludeTools": ["a"], "x-dovetail": {"tools": {"deny": ["b"]}}}, None, ("b", "a")),
+        ("gemini", {"includeTools": ["a"], "x-dovetail": {"tools": {"deny": ["b"]}}}, ("a",), ("b",)),
+        ("gemini", {"includeTools": ["a"], "x-dovetail": {"tools": {"allow": ["c"]}}}, ("c",), None),
+    ],
+)
+def test_which_tools_are_offered(
+    tmp_path: Path, source: str, members: dict[str, Any], allow: tuple[str, ...] | None, deny: tuple[str, ...] | None
+) -> None:
+    found = options(written(tmp_path, source, **members)[0])
+    assert (found.get("allow"), found.get("deny")) == (allow, deny)
+
+
+def test_what_codex_hands_on_and_what_is_not_taken_over(tmp_path: Path) -> None:
+    entry, told = written(
+        tmp_path, "codex", env_vars=["A", {"name": "B", "source": "local"}, 5], oauth={"client_id": "c"}
+    )
+    assert entry.passed == ["A", "B"]
+    assert "s: env_vars: 5 names no variable" in told
+    assert "s: oauth is not taken over; log in here, if the server asks for it" in told
+
+
+def test_trust_said_elsewhere_is_told(tmp_path: Path) -> None:
+    entry, (told,) = written(tmp_path, "mcp.json", trust=True)
+    assert not entry.settings.trust
+    assert "not taken from another host" in told
+    assert written(tmp_path, "mcp.json", trust=False)[1] == []
+
+
+def test_the_servers_of_this_folder_come_before_the_users_own(tmp_path: Path) -> None:
+    local = {str(tmp_path): {"mcpServers": {"s": {"command": "local"}}}}
+    path = tmp_path / ".claude.json"
+    path.write_text(json.dumps({"mcpServers": {"s": {"command": "wide"}}, "projects": local}), encoding="utf-8")
+    entries, _ = read_file(path, "claude-code", level="user", here=tmp_path)
+    assert [one.command for one in entries] == ["local", "wide"]

@@ -220,3 +220,23 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
         file.path.unlink()
         await host.reload()
         assert host.servers == ()
+
+
+async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
+    file.write({"a": file.entry(), "b": file.entry(**{"x-dovetail": {"start": "lazy", "tools": {"allow": []}}})})
+    async with Host.from_config(file.path, policy=ALLOW, trust=True, start="eager", deny=("w*",)) as host:
+        a, b = host.servers
+        assert (a.settings.trust, a.settings.start, a.settings.deny) == (True, "eager", ("w*",))
+        assert (b.settings.trust, b.settings.start, b.settings.deny) == (True, "lazy", ("w*",))
+        assert {tool.full for tool in await host.tools()} == {"a.pid", "a.token"}
+
+
+def test_mistakes_in_naming_files_are_told(file: File, tmp_path: Path) -> None:
+    file.write({"a": file.entry()})
+    wrong: Any = [file.path, file.path]
+    with pytest.raises(TypeError, match=r"one after another: from_config\(a, b\)"):
+        Host.from_config(wrong)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nofile\.json"):
+        Host.from_config(tmp_path / "nofile.json")
+    with pytest.raises(ValueError, match="'user' or 'project'"):
+        Host.from_config(file.path, level="Project")  # pyright: ignore[reportArgumentType]

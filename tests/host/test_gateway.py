@@ -211,6 +211,7 @@ async def test_slow_and_broken_servers_hold_up_nobody() -> None:
             assert await client.call("good__add", a=1) == 2
             with pytest.raises(PeerError, match="cannot be used now") as caught:
                 await client.call("gone__x")
+            assert "failed: the server's process ended with exit code 1" in str(caught.value)
             assert "secret" not in str(caught.value)
         await app.stop()
 
@@ -254,6 +255,33 @@ async def test_requests_that_make_no_sense_are_refused_as_such(mode: Any) -> Non
                 with pytest.raises(PeerError) as caught:
                     await client.request(method, params)
                 assert caught.value.code in (-32602, -32601), (method, params, caught.value)
+        await app.stop()
+
+
+async def test_the_scheme_of_a_server_is_the_same_in_either_case() -> None:
+    """Programs that put addresses in order write schemes small."""
+    async with Host(policy=ALLOW) as host:
+        host.add("GitHub", Far())
+        host.add("github", Far())
+        app = host.as_server()
+        async with Client(app) as client:
+            uris = [one.uri for one in await client.list_resources()]
+            assert len(set(uris)) == 2
+            for uri in uris:
+                assert uri == uri.lower()
+                assert await client.read(uri) == "all"
+        await app.stop()
+
+
+async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
+    async with Host(policy=ALLOW) as host:
+        host.secrets.remember("hunter2-hunter2")
+        host.add("gone", ["/no/such/hunter2-hunter2"])
+        app = host.as_server()
+        async with Client(app) as client:
+            with pytest.raises(PeerError, match="there is no such file") as caught:
+                await client.call("gone__x")
+            assert "hunter2" not in str(caught.value)
         await app.stop()
 
 

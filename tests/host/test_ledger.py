@@ -139,3 +139,22 @@ def test_where_things_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_folder() == Path("/state/dovetail")
     monkeypatch.delenv("XDG_STATE_HOME")
     assert state_folder() == Path.home() / ".local" / "state" / "dovetail"
+
+
+def test_reading_waits_for_no_other_process_that_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    ledger = Ledger(path)
+    ledger.change(lambda document: document.update(a=1))
+    done = threading.Event()
+
+    def change() -> None:
+        ledger.change(lambda document: document.update(a=2))
+        done.set()
+
+    with locked(path):
+        changing = threading.Thread(target=change)
+        changing.start()
+        assert not done.wait(0.05)
+        assert ledger.read() == {"a": 1}
+    changing.join()
+    assert ledger.read() == {"a": 2}

@@ -10,7 +10,8 @@ import pytest
 
 from dovetail import CannotStart, Client, MCPError, NeedsLogin, RequestTimeout, Server, Timeouts
 from dovetail.host.events import Event
-from dovetail.host.member import Member, Terms
+from dovetail.host.member import Member
+from dovetail.host.terms import Terms
 from host.waiting import PATIENCE, until
 
 PROGRAM = """
@@ -227,3 +228,15 @@ async def test_a_list_that_hangs_costs_its_own_time_only() -> None:
     assert scene.member.state == "degraded"
     assert await scene.member.listed("prompt") == {}
     await scene.member.stop()
+
+
+async def test_looking_up_a_secret_counts_as_a_part_of_the_start() -> None:
+    async def make() -> Client:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scene = Scene(lambda: Client(small()), start_time=0.1)
+    scene.member._make = make  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RequestTimeout, match=r"not ready within 0\.1 s"):
+            await scene.member.ready()

@@ -1,7 +1,9 @@
 """Pins kept: a server's definitions held against those that were agreed to."""
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from dovetail import Tool
@@ -78,3 +80,30 @@ def test_what_is_no_pin_in_the_file_was_not_agreed_to(tmp_path: Path) -> None:
     Pins(path).keep("s", "i", [A], 1.0)
     path.write_text(path.read_text(encoding="utf-8").replace('"fingerprint"', '"print"'), encoding="utf-8")
     assert Pins(path).compare("i", [A]).new == [A]
+
+
+def test_one_pin_of_many_is_found_without_reading_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pins.json"
+    Pins(path).keep("s", "i", [replace(A, name=f"t{i}") for i in range(500)], 1.0)
+    pins, read = Pins(path), 0
+    convert = msgspec.convert
+
+    def counted(*given: Any) -> Any:
+        nonlocal read
+        read += 1
+        return convert(*given)
+
+    monkeypatch.setattr(msgspec, "convert", counted)
+    for name in ("t499", "t0", "nothing"):
+        assert (pins.get("i", name) is None) is (name == "nothing")
+    assert read == 2
+    Pins(path).keep("s", "i", [replace(A, name="nothing")], 2.0)  # by another process, as it were
+    assert pins.get("i", "nothing") is not None
+
+
+def test_a_file_of_something_else_holds_no_pins(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    path.write_text('{"pins": ["x", {"identity": [], "name": {}}, 1]}')
+    path.chmod(0o600)
+    assert Pins(path).get("i", "a") is None
+    assert Pins(path).list() == []

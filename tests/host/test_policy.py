@@ -190,6 +190,13 @@ def test_of_several_limits_the_strictest_of_each_kind_counts() -> None:
     assert Policy().quota("a", "b").timeout is None
 
 
+@pytest.mark.parametrize("glob", ["n.read", "n__read", "read", "n.*", "*"])
+def test_a_limit_is_meant_by_every_spelling(glob: str) -> None:
+    policy = Policy(limits={glob: {"timeout": 5}})
+    assert policy.quota("n", "read").timeout == 5
+    assert (policy.quota("m", "write").timeout is None) is (glob != "*")
+
+
 @pytest.mark.parametrize(
     "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"concurrency": 1.5}, {"speed": 1}]
 )
@@ -327,3 +334,85 @@ def test_rules_are_data() -> None:
     assert made == rule(
         "deny", server="a", tool=("b", "c"), kind=["tool.call"], annotation={"destructive": True, "open_world": False}
     )
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("glob", "server", "tool"),
+    [
+        ("admin.delete", "x", "admin.delete"),
+        ("https://evil.com/*", "x", "https://evil.com/a"),
+        ("https://evil.com/*", "x", "https://EVIL.com/a"),
+        ("file:///etc/*.conf", "x", "file:///etc/a.conf"),
+        ("file:///etc/*", "x", "file:///home/../etc/passwd"),
+        ("file:///etc/*", "x", "file:///home/%2e%2e/etc/passwd"),
+        ("n__read", "n", "read"),
+        ("n.read", "n", "read"),
+    ],
+)
+@pytest.mark.parametrize("named", [{}, {"server": "*"}])
+def test_what_tightens_is_meant_by_every_spelling(glob: str, server: str, tool: str, named: dict[str, Any]) -> None:
+    for one in VERDICTS[1:]:
+        policy = Policy("allow", [rule(one, tool=glob, **named)])
+        assert verdict(policy, server, tool, kind="resource.read") == one
+        assert verdict(policy, server, "other", kind="resource.read") == "allow"
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("file:///home/me/notes.txt", "allow"),
+        ("file:///home/me/a..b/.c", "allow"),
+        ("file:///home/me/100%25", "allow"),
+        ("file:///home/me/../../etc/passwd", "ask"),
+        ("file:///home/me/./x", "ask"),
+        ("file:///home/me/%2e%2E/x", "ask"),
+        ("file:///home/me/..%2f..%2fetc", "ask"),
+        ("file:///home/me/%252e%252e/x", "ask"),
+        ("file:///home/me/..\\x", "ask"),
+        ("file:///home/me/%2525252525252e%2e/x", "ask"),
+    ],
+)
+def test_an_address_that_can_be_read_as_another_is_not_let_in_by_its_beginning(tool: str, expected: str) -> None:
+    named = Policy(rules=[rule("allow", server="fs", tool="file:///home/me/*")])
+    assert verdict(named, "fs", tool, kind="resource.read") == expected
+    assert verdict(Policy(rules=[rule("allow", server="fs")]), "fs", tool, kind="resource.read") == "allow"
+
+
+def test_an_address_with_a_dot_names_no_server() -> None:
+    policy = Policy(rules=[rule("allow", tool="https://docs.example/*")])
+    assert verdict(policy, "any", "https://docs.example/a", kind="resource.read") == "allow"
+
+
+def test_the_name_a_model_sees_allows_this_tool_and_no_other() -> None:
+    policy = Policy(rules=[rule("allow", tool=["n__read", "n__*"])])
+    assert verdict(policy, "n", "read", {}) == "allow"
+    assert verdict(policy, "n_", "read", {}) == "ask"
+    assert verdict(policy, "n", "write", {}) == "ask"
+
+
+def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
+    policy = Policy("ask", [rule("allow", read_only=True)])
+    told = policy.decide(Question(server="a", tool="x", arguments={}, annotations=READING)).reason
+    assert "not trusted" in told
+    assert "trust=True" in told
+    assert "x-dovetail" in told
+    assert "trust" not in policy.decide(Question(server="a", tool="x", arguments={})).reason
+    asking = Policy("allow", [rule("ask", destructive=True)])
+    assert "read-only" in asking.decide(Question(server="a", tool="x", arguments={}, annotations=READING)).reason
+
+
+def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() -> None:
+    policy = Policy("allow", [{"verdict": "deny", "tool": "x"}])
+    assert verdict(policy, "a", "x", {}) == "deny"
+    wrong: Any = ["deny"]
+    with pytest.raises(TypeError, match="rule"):
+        Policy("allow", wrong)
+
+
+@pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("verdct", "verdict")])
+def test_a_misspelled_member_of_a_rule_is_told_with_the_one_that_is_meant(member: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*did you mean '{meant}'"):
+        Policy.read({"rules": [{"verdict": "deny", member: True}]})

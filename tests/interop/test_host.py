@@ -6,6 +6,7 @@ turn is answered by the host. Then the same host is a gateway, and the official 
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -77,25 +78,27 @@ def picture(
     typed = ["y", "y", "3", "aisle", "y", "y", "y", "y", "7", "true"]
     with Maker(*lines) as maker:
         command = [sys.executable, str(ROOT / "examples/host.py"), str(config), "--port", str(port)]
+        keyboard, terminal = os.openpty()  # what comes through a pipe is nobody's word
         process = subprocess.Popen(
             [*command, "--model", f"{maker.url}/v1#local", "--prompt", "Look at my notes and book what I need."],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("".join(f"{line}\n" for line in typed))
-        process.stdin.close()
+        os.close(terminal)
         url = f"http://127.0.0.1:{port}/mcp"
-        said = _until(process, url)
-        rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
-        rest.start()
-        try:
-            yield Picture(said, maker, url, notes)
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
-            rest.join(PATIENCE)
-            process.stdout.close()
+        with process:  # which closes its pipe, whatever happens
+            try:
+                assert process.stdout is not None
+                os.write(keyboard, "".join(f"{line}\n" for line in typed).encode())
+                said = _until(process, url)
+                rest = threading.Thread(target=process.stdout.read)  # so that it never waits for us
+                rest.start()
+                yield Picture(said, maker, url, notes)
+                process.terminate()
+                rest.join(PATIENCE)
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)
+                os.close(keyboard)
 
 
 def _entry(command: list[str]) -> dict[str, Any]:

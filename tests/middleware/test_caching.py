@@ -1,5 +1,7 @@
 """Caching: nobody is given what they could not have had themselves."""
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,3 +104,55 @@ async def test_what_is_kept_reads_like_what_was_computed() -> None:
 
     async with Client(app, revision="2025-06-18") as client:
         assert await client.call_tool("numbers", {}) == await client.call_tool("numbers", {})
+
+
+async def test_what_has_changed_is_worked_on_anew() -> None:
+    below, app = Server("below"), Server("x", middleware=[Caching(["note:1", "in+note:1", "note:2", "count"])])
+    said: Counter[str] = Counter()
+
+    def counted(what: str) -> Callable[[], str]:
+        def note() -> str:
+            said[what] += 1
+            return f"{what}: {said[what]}"
+
+        return note
+
+    for server in (below, app):
+        for uri in ("note:1", "note:2"):
+            server.add_resource(counted(f"{server.name} {uri}"), uri)
+
+    @app.tool
+    def count() -> int:
+        said["count"] += 1
+        return said["count"]
+
+    app.mount(below, "in")
+    async with Client(app) as client:
+        for _ in range(2):
+            assert await client.read("note:1") == "x note:1: 1"
+            assert await client.read("in+note:1") == "below note:1: 1"
+            assert await client.read("note:2") == "x note:2: 1"
+            assert await client.call("count") == 1
+        app.updated("note:1")
+        below.updated("note:1")
+        assert await client.read("note:1") == "x note:1: 2"
+        assert await client.read("in+note:1") == "below note:1: 2"
+        assert await client.read("note:2") == "x note:2: 1"
+        assert await client.call("count") == 1
+        app.changed("tools")
+        assert await client.call("count") == 2
+
+
+async def test_what_changed_while_it_was_read_is_not_kept() -> None:
+    app = Server("x", middleware=[Caching(["note:1"])])
+    said: list[int] = []
+
+    @app.resource("note:1")
+    def note() -> str:
+        said.append(1)
+        if len(said) == 1:
+            app.updated("note:1")
+        return str(len(said))
+
+    async with Client(app) as client:
+        assert [await client.read("note:1") for _ in range(3)] == ["1", "2", "2"]

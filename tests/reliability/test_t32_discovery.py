@@ -34,6 +34,8 @@ ADDRESSES = [
     "[ff02::1]", "[::ffff:127.0.0.1]", "[::ffff:169.254.169.254]", "[::127.0.0.1]", "[2002:7f00:1::1]",
     "[2002:a9fe:a9fe::]", "[64:ff9b::127.0.0.1]", "[64:ff9b::a9fe:a9fe]", "[64:ff9b:1::10.0.0.1]",
     "[2001:0:4136:e378:8000:63bf:80ff:fffe]", "2130706433", "0x7f000001", "0177.0.0.1", "127.1",
+    "0x7f.0.0.1", "0x7f.1", "10.1", "169.254.43518", "127.0.0.1.", "127\u30020\u30020\u30021",
+    "\uff11\uff16\uff19.\uff12\uff15\uff14.169.254", "\uff4c\uff4f\uff43\uff41\uff4c\uff48\uff4f\uff53\uff54",
 ]  # fmt: skip
 NAMES = ["localhost", "localhost.", "x.localhost", "intranet", "metadata.google.internal", "printer.local"]
 PRIVATE = {  # public names with private addresses
@@ -226,10 +228,15 @@ async def test_a_proxy_is_not_asked_for_it_either(
 
     async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
         monkeypatch.setenv("NO_PROXY", NAME)
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
-        monkeypatch.setattr(dial, "_connect", net._connect)  # pyright: ignore[reportPrivateUsage]
-        net.names[NAME] = lambda: ["127.0.0.1"]
-        for target in (*ADDRESSES[:27], *NAMES):
+        port = listening.sockets[0].getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        real = net._connect  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(dial, "_connect", lambda to: real(to) if to[1][1] == port else net.connect(to))
+        lead(place, "authorization_servers", "https://login.example.net/x")
+        await attempt(place, user, tmp_path)
+        assert asked.pop().startswith("CONNECT login.example.net:443")  # or the rest would show nothing
+        asked.clear()
+        for target in (*ADDRESSES, *NAMES):
             lead(place, "authorization_servers", f"https://{target}/x")
             await attempt(place, user, tmp_path)
     assert not asked

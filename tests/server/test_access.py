@@ -544,3 +544,20 @@ async def test_callers_told_apart_by_scopes_are_remembered_within_bounds(monkeyp
     sight = server._pages.kept.sights["tool"]
     assert sight is not None
     assert len(sight._known) == 3
+
+
+@pytest.mark.parametrize("first", ["start", "list", "call"])
+async def test_a_rule_about_nothing_is_told_of(first: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = app()
+    server.restrict("fre", "later", "row://7", "file://{any}", "dynamic", scopes=["write"])
+    server.add_tool(lambda: "x", name="later")
+    assert not caplog.records
+    if first == "start":
+        await server.start()
+    elif first == "list":
+        await ask(server, ADA, "tools/list")
+    else:
+        await ask(server, ADA, "tools/call", name="dynamic", arguments={"scope": "read"})
+        await ask(server, ADA, "tools/call", name="dynamic", arguments={"scope": "read"})
+    (told,) = [one.getMessage() for one in caplog.records]
+    assert told == "x has nothing called `fre` (did you mean `free`?): what restrict says of it protects nothing"

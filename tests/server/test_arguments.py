@@ -221,6 +221,35 @@ async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> N
     assert "secret" not in said
 
 
+class One(msgspec.Struct, tag_field="kind", tag="one"):
+    a: int
+
+
+class Two(msgspec.Struct, tag_field="kind", tag="two"):
+    b: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (One | Two, {"kind": "three", "a": 1}, "`x.kind`: expected one of `one`, `two`."),
+        (One | Two, {"a": 1}, "`x.kind`: missing; one of `one`, `two`."),
+        (One | Two, {"kind": "two"}, "`x.b`: missing."),
+        (list[One | Two], [{"kind": []}], "`x[0].kind`: expected one of `one`, `two`."),
+        (Literal["a", 1, None], "b", "`x`: expected one of `a`, `1`, `null`."),
+        (Literal["a", "b"], "c", "`x`: expected one of `a`, `b`."),
+    ],
+)
+async def test_all_that_may_be_meant_is_named(kind: Any, value: Any, words: str) -> None:
+    def run(x: Any) -> str:
+        return "x"
+
+    run.__annotations__["x"] = kind
+    app = Server("x")
+    app.add_tool(run)
+    assert failed(await Client(app).call("run", {"x": value})) == f"Invalid arguments. {words}"
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

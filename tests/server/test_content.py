@@ -362,7 +362,75 @@ def test_prompt_messages() -> None:
 
 def test_a_whole_prompt_passes() -> None:
     whole = GetPromptResult(messages=[], description="d")
-    assert prompt_messages(whole) is whole
+    assert prompt_messages(whole) == whole
+
+
+SAID = PromptMessage(role="assistant", content=TextContent(text="hi"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SAID,
+        {"role": "assistant", "content": "hi"},
+        {"role": "assistant", "content": {"type": "text", "text": "hi"}},
+        {"role": "assistant", "content": TextContent(text="hi")},
+        [{"role": "assistant", "content": "hi"}],
+        ("assistant", "hi"),
+        [("assistant", "hi")],
+        PromptMessage(role="assistant", content="hi"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_messages_may_be_said_in_several_ways(value: Any) -> None:
+    assert prompt_messages(value) == [SAID]
+    if isinstance(value, list):
+        assert prompt_messages(GetPromptResult(messages=value)) == GetPromptResult(messages=[SAID])
+
+
+def test_two_texts_are_two_messages() -> None:
+    assert [one.role for one in prompt_messages(["assistant", "x"])] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
+    assert [one.role for one in prompt_messages(("a", "x"))] == ["user", "user"]  # pyright: ignore[reportUnknownVariableType, reportGeneralTypeIssues]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (PromptMessage(role="system", content=TextContent(text="x")), "not by 'system'"),  # pyright: ignore[reportArgumentType]
+        ({"role": "system", "content": "x"}, "not by 'system'"),
+        ({"role": "user", "content": 3}, "`int` is no content"),
+        ({"role": "user", "content": {"type": "text"}}, "missing required field `text`"),
+        (PromptMessage(role="user", content=TextContent(text=3)), "a TextContent is malformed"),  # pyright: ignore[reportArgumentType]
+        (GetPromptResult(messages=[PromptMessage(role="system", content="x")]), "not by 'system'"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_messages_that_cannot_be_sent_are_refused(value: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        prompt_messages(value)
+
+
+def test_results_made_by_hand_are_made_whole() -> None:
+    made = CallToolResult(content=["hi", IMAGE])  # pyright: ignore[reportArgumentType]
+    for annotation in (Any, str, CallToolResult, int):
+        assert shaped(annotation, made).content == [TextContent(text="hi"), IMAGE]
+    sound = CallToolResult(content=[TextContent(text="hi")], is_error=True)
+    assert shaped(Any, sound) is sound
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (CallToolResult(content="hi"), "is a list of blocks, not `str`"),  # pyright: ignore[reportArgumentType]
+        (CallToolResult(content=[3]), "`int` is no content"),  # pyright: ignore[reportArgumentType]
+        (CallToolResult(content=[TextContent(text=3)]), "a TextContent is malformed"),  # pyright: ignore[reportArgumentType]
+        (CallToolResult(content=[], is_error="no"), "True or False, not 'no'"),  # pyright: ignore[reportArgumentType]
+        (TextContent(text=3), "a TextContent is malformed"),  # pyright: ignore[reportArgumentType]
+        ([ImageContent(data=b"x", mime_type=3)], "an? ImageContent is malformed"),  # pyright: ignore[reportArgumentType]
+        (ResourceContents(uri=3, text="x"), "a ResourceContents is malformed"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_results_that_cannot_be_sent_are_refused(value: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        shaped(Any, value)
 
 
 @pytest.mark.parametrize("value", [None, 3, {"role": "user"}, [["a"]], ["a", 3]])

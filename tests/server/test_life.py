@@ -1,7 +1,7 @@
 """What may be given as a lifespan."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -46,8 +46,19 @@ async def greedy(one: Any, two: Any) -> AsyncIterator[None]:
     yield
 
 
+def plain() -> Iterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
-    ("given", "words"), [(bare, "decorate it"), (3, "not 3"), (greedy, "takes nothing, or the server")]
+    ("given", "words"),
+    [
+        (bare, "decorate it"),
+        (plain, "decorate it"),
+        (contextmanager(plain), "decorate it"),
+        (3, "not 3"),
+        (greedy, "takes nothing, or the server"),
+    ],
 )
 def test_what_is_no_lifespan_is_refused(given: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):

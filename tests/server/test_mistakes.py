@@ -9,8 +9,20 @@ import pytest
 from annotated_types import Ge
 
 from dovetail import Client as AnyClient
-from dovetail import Context, InputRequired, Lifetime, Limits, Server, tool
+from dovetail import (
+    Context,
+    InputRequired,
+    Lifetime,
+    Limits,
+    PeerError,
+    ResourceContents,
+    Server,
+    TextContent,
+    ToolError,
+    tool,
+)
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
+from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -125,10 +137,10 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (wrong(icons=["a.png"]), "cannot be offered"),
-        (wrong(title=3), "cannot be offered"),
+        (wrong(icons=["a.png"]), "icons= must be a list of Icon"),
+        (wrong(title=3), "title= must be a text"),
         (wrong(timeout=-3), "positive number of seconds"),
-        (wrong(timeout="3"), "positive number of seconds"),
+        (wrong(timeout="3"), "timeout= must be a number of seconds"),
         (lambda app: app.resource(lambda: "x"), "needs its URI"),
         (lambda app: app.asgi(responses="stream"), "'auto', 'json' or 'sse'"),
         (lambda app: app.asgi(authenticate=lambda _: "ada"), "coroutine function"),
@@ -165,7 +177,7 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda _: Server("x", middleware=LogRequests()), "middleware= must be a list"),  # pyright: ignore[reportArgumentType]
         (lambda app: app.mount(Server("y"), 5), "prefix= must be a text"),
         (lambda app: app.tool(5), "a name must be a text"),
-        (lambda app: app.add_tool(named, name=5), "cannot be offered"),
+        (lambda app: app.add_tool(named, name=5), "name= must be a text"),
         (lambda app: app.add_resource(named, 5), "URI must be a text"),
         (lambda app: (app.add_tool(named), app.remove_tool("name")), "no tool is called `name` .did you mean `named`"),
         (lambda _: RateLimit("5"), "requests must be a number, not '5'"),  # pyright: ignore[reportArgumentType]
@@ -230,3 +242,132 @@ def test_a_name_that_clients_may_refuse_is_told(name: str, caplog: pytest.LogCap
 def test_a_name_of_the_specification_is_not(name: str, caplog: pytest.LogCaptureFixture) -> None:
     Server("x").add_tool(named, name=name)
     assert not caplog.text
+
+
+def test_a_method_without_its_object_is_refused() -> None:
+    app = Server("x")
+    with pytest.raises(TypeError, match=r"parameter `self`: a method without its object: mark it with dovetail\.tool"):
+
+        class Shop:
+            @app.tool
+            def sell(self, what: str) -> str:
+                return what
+
+    for decorate in (app.tool, app.tool("y"), app.prompt):
+        with pytest.raises(TypeError, match=r"a classmethod cannot be offered.*app\.add\(object\)"):
+            decorate(classmethod(lambda cls, what: what))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    @app.tool
+    def honest(self: str) -> str:
+        return self
+
+    assert list(app.declared("tool")) == ["honest"]
+
+
+async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def chatty(exchange: Any, proceed: Any) -> Any:
+        return "text" if exchange.method == "tools/call" else await proceed(exchange)
+
+    app = Server("x", middleware=[chatty])
+    app.add_tool(lambda: "y", name="y")
+    async with AnyClient(app) as client:
+        assert [one.name for one in await client.list_tools()] == ["y"]
+        with pytest.raises(PeerError, match="tools/call failed"):
+            await client.call("y")
+    assert "chatty returned str, which is no result" in caplog.text
+
+
+async def test_middleware_hands_things_to_the_function() -> None:
+    async def knowing(exchange: Any, proceed: Any) -> Any:
+        exchange.extra["who"] = exchange.meta.get("who", "nobody")
+        return await proceed(exchange)
+
+    app = Server("x", middleware=[knowing])
+
+    @app.tool
+    def whose(ctx: Context) -> str:
+        return str(ctx.extra)
+
+    inner = Server("inner")
+    inner.add_tool(whose)
+    app.mount(inner, "in")
+    async with AnyClient(app) as client:
+        assert await client.call("whose") == await client.call("in_whose") == "{'who': 'nobody'}"
+    async with AnyClient(inner) as client:
+        assert await client.call("whose") == "{}"
+
+
+async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+
+    @app.prompt
+    def stern() -> Any:
+        return {"role": "system", "content": "x"}
+
+    @app.resource("x:1")
+    def odd() -> Any:
+        return ReadResourceResult(contents=[ResourceContents(uri="x:1", text=3)])  # pyright: ignore[reportArgumentType]
+
+    async with AnyClient(app) as client:
+        with pytest.raises(PeerError, match="prompts/get failed"):
+            await client.get_prompt("stern")
+        with pytest.raises(PeerError, match="resources/read failed"):
+            await client.read("x:1")
+    assert "stern" in caplog.text
+    assert "not by 'system'" in caplog.text
+    assert "a ResourceContents is malformed" in caplog.text
+
+
+async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
+    app = Server("x")
+
+    @app.tool
+    async def grouped() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+        return "never"
+
+    @app.prompt
+    async def asked() -> str:
+        return await grouped()
+
+    async def fail() -> None:
+        raise ToolError("told")
+
+    @app.tool
+    def shown() -> str:
+        raise ToolError([TextContent(text="look"), "here"])
+
+    @app.tool
+    async def several() -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(fail())
+        return "never"
+
+    client = Client(app)
+    assert failed(await client.call("grouped")) == "told"
+    shown_result: Any = await client.call("shown")
+    assert shown_result["isError"]
+    assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
+    assert "several failed" in failed(await client.call("several"))
+    async with AnyClient(app) as other:
+        with pytest.raises(PeerError, match="told"):
+            await other.get_prompt("asked")
+
+
+def test_a_list_where_one_text_is_wanted_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = Server("x")
+    app.add_resource(lambda path: path, "a://{/path*}")
+
+    @app.resource("b://{/path*}")
+    def several(path: list[str]) -> str:
+        return str(path)
+
+    assert not caplog.records
+
+    @app.resource("c://{path*}")
+    def one(path: str) -> str:
+        return path
+
+    assert "write {+path}" in caplog.text

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import sys
 import types
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
             await client.request("resources/read", {"uri": uri})
     app.enable(tags=["c"])
     assert (await client.request("resources/read", {"uri": "x://t/1"}))["contents"][0]["text"] == "1"
-    with pytest.raises(ValueError, match="nothing is called 'zzz'"):
+    with pytest.raises(ValueError, match="nothing is called `zzz`"):
         app.enable("zzz")
     with pytest.raises(ValueError, match="already registered"):
         app.add_tool(lambda: "x", name="a")
@@ -280,7 +281,7 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     client = Client(app)
     told = [(await client.call("fail", {"n": n}))["content"][0]["text"] for n in range(4)]
     assert told[:3] == ["no such city", "KeyError", "said"]
-    assert told[3].startswith("tool fail failed; the server's log has the details under ")
+    assert told[3].startswith("tool fail failed; the log of ")
     (record,) = caplog.records
     assert told[3].rpartition(" ")[2] in record.getMessage()
     assert "ValueError: secret" in record.getMessage()
@@ -313,3 +314,58 @@ async def test_hints_as_the_specification_spells_them() -> None:
 def test_hints_that_are_none(annotations: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         Server("x").add_tool(lambda: "", name="look", annotations=annotations)
+
+
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"title": 3}, "title= must be a text, not 3"),
+    ({"timeout": "2"}, "timeout= must be a number of seconds"),
+    ({"limit": 1.5}, "limit= must be a whole number"),
+    ({"limit": "2"}, "limit= must be a whole number"),
+    ({"limit": True}, "limit= must be a whole number"),
+    ({"enabled": "no"}, "enabled= must be True or False"),
+    ({"inline": 1}, "inline= must be True or False"),
+    ({"icons": ["x"]}, "icons= must be a list of Icon"),
+    ({"icons": "x"}, "icons= must be a list of Icon"),
+    ({"meta": [1]}, "meta= must be a dict"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), UNFIT)
+def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], words: str) -> None:
+    app = Server("x")
+    for add in (app.add_tool, app.add_prompt, lambda f, **more: app.add_resource(f, "x://y", **more)):
+        with pytest.raises(TypeError, match=words):
+            add(lambda: "x", **{"name": "y"} | options)
+    assert not app.capabilities().tools
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache": 60}, r"cache= must be a Lifetime\(...\)"),
+        ({"cache": {"tools/list": 60}}, r"cache= must be a Lifetime\(...\)"),
+        ({"offload": True}, r"offload= must be an Offload"),
+        ({"trace": True}, "trace= must be the path"),
+        ({"icons": ["x"]}, "icons= must be a list"),
+        ({"debug": "yes"}, "debug= must be True or False"),
+        ({"extensions": [1]}, "extensions= must be a dict"),
+        ({"secrets": "s" * 16}, "secrets are several"),
+    ],
+)
+def test_options_of_servers_of_the_wrong_kind_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Server("x", **options)
+
+
+async def test_options_in_other_forms() -> None:
+    app = Server("x")
+
+    @app.tool(reveal=ValueError, timeout=timedelta(minutes=1))
+    def fail() -> str:
+        raise ValueError("told")
+
+    assert "told" in str(await Client(app).call("fail"))
+    with pytest.raises(TypeError, match="cache= must be a Lifetime"):
+        app.resource("x://y", cache=60)(lambda: "x")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        app.add_tool(fail, name="never", timeout=timedelta())

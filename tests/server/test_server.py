@@ -365,7 +365,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
     app = Server("faulty")
     app.add_tool(waiting if kind == "async" else plain, name="run", inline=kind == "inline")
     said = failed(await Client(app).call("run"))
-    assert said.startswith("tool run failed; the server's log has the details under ")
+    assert said.startswith("tool run failed; the log of ")
     assert "secret" not in said
     reference = said.rsplit(" ", 1)[1]
     (record,) = caplog.records
@@ -435,7 +435,7 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
         ("prompts/get", {"name": "run"}),
         ("completion/complete", completing),
     ):
-        with pytest.raises(InternalError, match=f"{method} failed; the server's log") as caught:
+        with pytest.raises(InternalError, match=f"{method} failed; the log of faulty") as caught:
             await Client(app).request(method, params)
         assert "secret" not in caught.value.message
 

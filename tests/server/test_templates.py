@@ -520,6 +520,7 @@ def test_agrees_with_an_exhaustive_search(pair: tuple[str, str], uris: list[str]
 
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("{}%/"), max_size=30))
 def test_plain_text_matches_itself_or_has_a_fault(text: str) -> None:
+    assume(not re.search(r"\{[^{}]+\}", text))  # an expression
     if re.search(r"[{}\x00-\x20\x7f<>\"\\^`|%]", text):
         with pytest.raises(ValueError, match=r"^URI template "):
             Template(text)

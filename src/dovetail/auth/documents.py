@@ -62,20 +62,29 @@ def resource_document(server_url: str, named: str | None) -> Flow[ProtectedResou
 
 
 def _first(places: Sequence[str], kind: Any) -> Flow[Any]:
-    """The first document there is. None only where every place says that it has none: what cannot be asked may have
-    one, and to go on without it would be to go by weaker rules."""
+    """The first document there is. None only where every place says that it has none: what cannot be asked or read may
+    be one, and to go on without it would be to go by weaker rules."""
     trouble: LoginFailed | None = None
     for url in places:
         answer = yield from get(url)
         found = _document(answer, kind)
         if found is not None:
             return found
-        if answer.missing and trouble is None:
-            why = answer.why or (f"status {answer.status}" if answer.status else "nothing comes back")
-            trouble = LoginFailed(f"{clip(url)} cannot be fetched: {why}").at(hint=answer.hint)
+        if not answer.absent and trouble is None:
+            trouble = _trouble(url, answer, kind)
     if trouble is not None:
         raise trouble
     return None
+
+
+def _trouble(url: str, answer: HttpAnswer, kind: Any) -> LoginFailed:
+    if answer.status == 200:
+        needed = next(one.name for one in msgspec.structs.fields(kind) if one.required)
+        return LoginFailed(f"{clip(url)} cannot be read: it is no JSON object with a text for {needed}")
+    why = answer.why or (f"status {answer.status}" if answer.status else "nothing comes back")
+    if 300 <= answer.status < 400:
+        why += ", a redirect, which is not followed"
+    return LoginFailed(f"{clip(url)} cannot be fetched: {why}").at(hint=answer.hint)
 
 
 def _resource_places(server_url: str) -> list[str]:
@@ -152,11 +161,21 @@ def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
 
 
 def _document(answer: HttpAnswer, kind: Any) -> Any:
+    """The document in an answer. What it says of no need in a way that cannot be understood, it does not say."""
     if answer.status != 200:
         return None
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        said = msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    for one in msgspec.structs.fields(kind):
+        try:
+            msgspec.convert(said.get(one.encode_name), one.type)
+        except msgspec.ValidationError:
+            said.pop(one.encode_name, None)
+    try:
+        return msgspec.convert(said, kind)
+    except msgspec.ValidationError:
         return None
 
 

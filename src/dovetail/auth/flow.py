@@ -19,6 +19,8 @@ T = TypeVar("T")
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
+_LATER = frozenset({408, 421, 423, 425, 429})  # of those that blame the request, the ones about this moment alone
+
 
 class HttpCall(Struct, frozen=True, kw_only=True):
     """Make this request; the answer is an HttpAnswer. Redirects are not followed."""
@@ -39,9 +41,9 @@ class HttpAnswer(Struct, frozen=True):
     hint: str | None = None  # what to try then
 
     @property
-    def missing(self) -> bool:
-        """Whether it says nothing about what was asked for: nothing came, or the trouble is the server's own."""
-        return self.status == 0 or self.status >= 500
+    def absent(self) -> bool:
+        """Whether it says that what was asked for is not there, or not to be had: later it would say the same."""
+        return 400 <= self.status < 500 and self.status not in _LATER
 
     def json(self) -> dict[str, Any] | None:
         """The object in the body, if it is one."""

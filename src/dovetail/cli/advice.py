@@ -26,6 +26,8 @@ _SPELLINGS: Final = tuple(
         (r"pass it with its issuer=", "log in with --client-id"),
         (r"give it auth=, or pass anonymous=True", "give it auth= in its file, or pass --anonymous"),
         (r"you learn by list_.*", "you learn by dovetail list, with the same target"),
+        (r"give the client a handler for it: sample=", "dovetail chat has a model: --model"),
+        (r"give the client a handler for it: roots=", "give them in a program of your own: Client(roots=[…])"),
         (r"^raise ClientLimits\(.*", ""),  # which no option does
     )
 )

@@ -42,11 +42,11 @@ class Questions:
         if answer and all(name in answer for name in needed):
             return answer
         if not _somebody():
-            raise self._unanswered(question, [name for name in properties if name not in answer])
+            raise self._unanswered(question, {name: one for name, one in properties.items() if name not in answer})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         for name, rule in properties.items():
-            if name not in answer and (value := _ask_field(name, rule, name in needed)) is not None:
+            if name not in answer and (value := ask_field(name, rule, name in needed)) is not None:
                 answer[name] = value
         if not _confirm("Send this?", default=True):
             raise Declined
@@ -66,7 +66,7 @@ class Questions:
     def visit(self, question: ElicitParams) -> bool:
         """Whether the user has been at a page."""
         if not _somebody():
-            raise self._unanswered(question, [])
+            raise self._unanswered(question, {})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         _say(f"  {text.whole(question.url or '')}")
@@ -74,10 +74,10 @@ class Questions:
         self.refused = not _confirm("Did you finish there?", default=False)
         return not self.refused
 
-    def _unanswered(self, question: ElicitParams, fields: list[str]) -> AnswerError:
-        said = text.line(question.message) if question.mode == "form" else f"{question.message} {question.url}"
+    def _unanswered(self, question: ElicitParams, fields: Mapping[str, Any]) -> AnswerError:
+        said = text.safe(question.message if question.mode == "form" else f"{question.message} {question.url}")
         self.open.append(said)
-        names = " ".join(f"--answer {text.line(name)}=..." for name in fields)
+        names = " ".join(f"--answer {text.line(name)}={_values(rule)}" for name, rule in fields.items())
         return AnswerError(f"the server asks: {said}").at(hint=names or "run it at a terminal")
 
 
@@ -105,7 +105,8 @@ def _confirm(prompt: str, *, default: bool) -> bool:
             return default if not said else said.startswith("y")
 
 
-def _ask_field(name: str, rule: Mapping[str, Any], needed: bool) -> Any:
+def ask_field(name: str, rule: Mapping[str, Any], needed: bool) -> Any:
+    """One answer that fits; None where nothing need be said."""
     label = text.line(str(rule.get("title") or name))
     if rule.get("description"):
         text.note("  " + text.line(str(rule["description"])))
@@ -144,6 +145,10 @@ def _choices(rule: Mapping[str, Any]) -> list[str]:
     several = [as_object(one) for one in (listed(inner, "oneOf") or listed(inner, "anyOf"))]
     titled = [one["const"] for one in several if "const" in one]
     return [_spelled(one) for one in (listed(inner, "enum") or titled)]
+
+
+def _values(rule: Mapping[str, Any]) -> str:
+    return "|".join(text.line(one) for one in _choices(rule)) or "..."
 
 
 def _spelled(value: Any) -> str:

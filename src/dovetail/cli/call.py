@@ -19,7 +19,7 @@ from dovetail.wire.shape import UNSET
 from dovetail.wire.tools import CallToolResult, Tool
 
 _NOT_THERE: Final = (-32601, -32602, -32003)  # what servers say of a tool they do not have
-_MASKED: Final = "the server's log has the details under"
+_MASKED: Final = " has the details under "
 
 
 @click.command("call")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made, picked, somebody
+from dovetail.cli.hosting import consent, host_options, made, somebody, telling
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
 from dovetail.errors import MCPError
@@ -31,7 +31,6 @@ _SHORT = 200
 @click.command("chat")
 @host_options
 @click.option("--model", required=True, envvar="DOVETAIL_MODEL", help=f"{SPELLINGS}; or set DOVETAIL_MODEL.")
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
 @click.option("-p", "--prompt", help="Say this, and end with the answer.")
 @click.option("--system", help="What the model is told to be.")
 @click.option("--max-turns", type=click.IntRange(1), default=12, show_default=True, help="Replies to one prompt.")
@@ -62,23 +61,34 @@ def command(
     echo "What time is it in Oslo?" | dovetail chat mcp.json --model openai:gpt-5.2 --policy policy.toml
     """
     keyboard = Keyboard()
+    said = _said(prompt)
     try:
         mind = named(model)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
-    host = made(files, policy, journal, consent=consent(keyboard), model=mind)
-    picked(host, servers)
+    host = made(files, policy, journal, servers, consent=consent(keyboard), model=mind)
+    telling(host)
     agent = Agent(host, mind, system=system, max_turns=max_turns, budget_tokens=budget_tokens)
 
     async def run() -> int:
         with keyboard:
             async with host:
-                if prompt is not None or not somebody():
-                    return await _answer(agent, prompt if prompt is not None else sys.stdin.read(), as_json)
+                if said is not None:
+                    return await _answer(agent, said, as_json)
                 return await _talk(agent, keyboard, as_json)
 
     with logged(verbose):
         return finished(run, as_json)
+
+
+def _said(prompt: str | None) -> str | None:
+    """The one prompt there is to answer; None for a conversation at the terminal."""
+    if prompt is None and somebody():
+        return None
+    said = sys.stdin.read() if prompt is None else prompt
+    if not said.strip():
+        raise click.UsageError("there is no prompt: give --prompt, write it to standard input, or sit at a terminal")
+    return said
 
 
 async def _talk(agent: Agent, keyboard: Keyboard, as_json: bool) -> int:

@@ -1,6 +1,6 @@
 """What the exit status says, and which one an error means."""
 
-from typing import Final
+from typing import Any, Final
 
 from dovetail.errors import (
     AnswerError,
@@ -55,7 +55,7 @@ def code_of(exc: MCPError) -> int:
             return AUTH
         case AnswerError():
             return INPUT
-        case PeerError() if exc.code == MissingCapability.code:
+        case PeerError() if exc.code == MissingCapability.code or _undeclared(exc.data):
             return INPUT
         case ResultError() | NoCommonRevision() | NotMCP():
             return CONTRACT
@@ -63,3 +63,8 @@ def code_of(exc: MCPError) -> int:
             return CONNECT
         case _:
             return TOOL
+
+
+def _undeclared(data: Any) -> bool:
+    """Whether a server wanted to ask what this client cannot be asked; old revisions have no code for it."""
+    return isinstance(data, dict) and "requiredCapabilities" in data

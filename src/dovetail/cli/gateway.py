@@ -1,19 +1,18 @@
 """`dovetail gateway`: all servers of a configuration as one, over stdio or HTTP."""
 
-from pathlib import Path
-from typing import Any
-
 import click
 
 from dovetail.cli import text
-from dovetail.cli.hosting import host_options, is_gateway, made, picked
-from dovetail.host.config import read_file, read_known
+from dovetail.cli.hosting import configured, host_options, is_gateway, leave_out, made, telling
 from dovetail.host.gateway import Mode
+from dovetail.host.host import Host
 
 
 @click.command("gateway")
 @host_options
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
+@click.option(
+    "--watch", is_flag=True, help="Follow the files: start what is written into them, stop what is taken out."
+)
 @click.option("--search", is_flag=True, help="Offer three tools that find, describe and call all others.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--host", "address", default="127.0.0.1", show_default=True)
@@ -25,6 +24,7 @@ def command(
     policy: str | None,
     journal: str | None,
     servers: tuple[str, ...],
+    watch: bool,
     search: bool,
     http: bool,
     address: str,
@@ -41,9 +41,9 @@ def command(
     dovetail gateway mcp.json
     dovetail gateway mcp.json --http --port 8484 --policy policy.toml
     """
-    host = made(files, policy, journal)
-    picked(host, servers)
+    host = made(files, policy, journal, servers, watch=watch)
     _leave_out_gateways(host, files)
+    telling(host)
     mode: Mode = "search" if search else "merged"
     try:
         if http:
@@ -51,14 +51,15 @@ def command(
         else:
             host.serve("stdio", mode)
     except (ValueError, OSError) as exc:
-        raise click.UsageError(str(exc)) from None
+        raise click.UsageError(str(exc).replace("give it auth=, or pass anonymous=True", "pass --anonymous")) from None
     return 0
 
 
-def _leave_out_gateways(host: Any, files: tuple[str, ...]) -> None:
-    entries = [one for file in files for one in read_file(Path(file))[0]] if files else read_known()[0]
-    gateways = {one.name for one in entries if is_gateway(one)}
-    for member in host.servers:
-        if member.name in gateways:
-            member.state = "disabled"
-            text.note(f"{member.name} is left out: it is a gateway itself")
+def _leave_out_gateways(host: Host, files: tuple[str, ...]) -> None:
+    def unwanted(known: set[str]) -> set[str]:
+        found = {one.name for one in configured(files) if is_gateway(one) and one.name in known}
+        for name in sorted(found):
+            text.note(f"{name} is left out: it is a gateway itself")
+        return found
+
+    leave_out(host, unwanted)

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made
+from dovetail.cli.hosting import advise_start, consent, host_options, made
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
+from dovetail.errors import PolicyError
 from dovetail.host.host import Host
 
 _TOO_LATE = "not ready in time"
@@ -25,6 +26,7 @@ def command(
     files: tuple[str, ...],
     policy: str | None,
     journal: str | None,
+    servers: tuple[str, ...],
     timeout: float,
     no_start: bool,
     as_json: bool,
@@ -32,14 +34,16 @@ def command(
 ) -> int:
     """Show all servers of some configuration files, or of all that are found: their state, and what they offer.
 
-    They are started, all at once, and stopped again. Exits with 3 if one is not ready, with 4 if one wants a login.
+    They are started, all at once, and stopped again. Exits with 3 if one is not ready, with 4 if one wants a login,
+    with 6 if something in the files cannot be read.
 
     \b
     dovetail host
     dovetail host mcp.json --policy policy.toml
     """
     keyboard = Keyboard()
-    host = made(files, policy, journal, consent=consent(keyboard), patience=timeout, start_time=timeout)
+    options: dict[str, Any] = {"consent": consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = made(files, policy, journal, servers, asks=not no_start, **options)
 
     async def run() -> int:
         with keyboard:
@@ -47,9 +51,12 @@ def command(
                 if not no_start:
                     await host.catalog()
                     await asyncio.sleep(0)  # whoever failed last has its state by now
-                rows = _rows(host)
+                rows = [row for row in _rows(host) if not servers or row["name"] in servers]
+                refused = next((one.reason for one in host.servers if isinstance(one.reason, PolicyError)), None)
         click.echo(text.document(rows) if as_json else _shown(rows))
-        return exits.OK if no_start else _status(rows)
+        advise_start(refused)
+        wrong = any(one.severe for one in host.problems)
+        return (exits.OK if no_start else _status(rows)) or (exits.CONTRACT if wrong else exits.OK)
 
     with logged(verbose):
         return finished(run, as_json)

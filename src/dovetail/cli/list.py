@@ -37,6 +37,10 @@ def command(ctx: click.Context, **given: Any) -> int:
                 raise click.UsageError(f"{word!r} is no kind of thing.{meant(word, KINDS)}")
         found = {kind: await listed(spoken.client, kind) for kind in spoken.words or KINDS}
         spoken.print(found, lambda: _shown(found))
+        if spoken.muted and not any(found.values()):
+            await spoken.client.close()  # all that it said is here then
+            for said in spoken.client.last_words:
+                text.note(said)
 
     return converse(line, work)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from dovetail.errors import CannotStart
 _HERE: Final = r"https?://(?:127\.|localhost\b|0\.0\.0\.0\b|\[::)[^\s'\"]*"  # a page elsewhere is only mentioned
 _AT: Final = re.compile(rf"(?:running on|listening on|listening at|is at)\W+({_HERE})", re.IGNORECASE)
 _WRONG: Final = re.compile(r"^error: (.+)", re.MULTILINE)
+_LAST: Final = 5  # lines
 _PATIENCE: Final = 3.0  # for a program that serves HTTP, and stdin and stdout besides
 
 
@@ -40,6 +42,11 @@ class Opening(Client):
             if wrong is None:
                 raise
             raise click.UsageError(wrong[1]) from None
+
+    @property
+    def last_words(self) -> list[str]:
+        """What it said last on stderr."""
+        return [*self._said.last]
 
     async def _watched(self) -> None:
         loop = asyncio.get_running_loop()
@@ -67,12 +74,14 @@ class _Said:
     def __init__(self, sink: Callable[[str], object] | None) -> None:
         self.web = asyncio.Event()  # it says where it is on the web,
         self.url = ""  # namely here
+        self.last: deque[str] = deque(maxlen=_LAST)
         self._sink = sink
 
     def __call__(self, line: str) -> None:
         if not self.url and (found := _AT.search(line)):
             self.url = found[1]
             self.web.set()
+        self.last.append(line)
         if self._sink is not None:
             self._sink(line)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made, picked, state_file
+from dovetail.cli.hosting import advise_start, consent, host_options, made, state_file
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
 from dovetail.host.host import Host
@@ -44,7 +44,6 @@ def listing(as_json: bool) -> int:
 
 @command.command("check")
 @host_options
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
 @_JSON
 def check(files: tuple[str, ...], policy: str | None, journal: str | None, **given: Any) -> int:
@@ -66,7 +65,6 @@ def check(files: tuple[str, ...], policy: str | None, journal: str | None, **giv
 
 @command.command("keep")
 @host_options
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for all of them.")
 @_JSON
 def keep(files: tuple[str, ...], policy: str | None, journal: str | None, **given: Any) -> int:
@@ -109,8 +107,8 @@ def _looked(
 ) -> int:
     """Do something with the servers that say what they offer; the others are named."""
     keyboard = Keyboard()
-    host = made(files, policy, journal, consent=consent(keyboard), patience=timeout, start_time=timeout)
-    picked(host, servers)
+    options: dict[str, Any] = {"consent": consent(keyboard), "patience": timeout, "start_time": timeout}
+    host = made(files, policy, journal, servers, **options)
 
     async def run() -> int:
         with keyboard:
@@ -121,6 +119,7 @@ def _looked(
                 missing = [one for one in members if one.name not in seen]
                 for one in missing:
                     text.note(f"{one.name} could not be looked at: {one.reason or one.state}")
+                    advise_start(one.reason)
                 return work(host, seen, as_json) or (exits.CONNECT if missing else exits.OK)
 
     with logged(False):

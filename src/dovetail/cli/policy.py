@@ -4,10 +4,13 @@ import click
 
 from dovetail.cli import exits, text
 from dovetail.cli.arguments import read_arguments
+from dovetail.host.kinds import read_kind
 from dovetail.host.names import split
 from dovetail.host.policy import Policy, Question
+from dovetail.wire.shape import replace
 from dovetail.wire.tools import ToolAnnotations
 
+_NAMED = ("tool.call", "tool.result", "resource.read", "prompt.get")
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -21,6 +24,7 @@ def command() -> None:
 @click.argument("words", nargs=-1, metavar="[SERVER.TOOL] [NAME=VALUE]...")
 @click.option("--kind", default="tool.call", show_default=True, help="What is to happen.")
 @click.option("--trust", is_flag=True, help="The server is trusted.")
+@click.option("--foreign", is_flag=True, help="The server comes from a project.")
 @click.option("--read-only", is_flag=True, help="The tool says it changes nothing.")
 @click.option("--destructive/--harmless", default=None, help="What the tool says it may do.")
 @click.option("--admin", type=_FILE, help="The policy above it.")
@@ -31,6 +35,7 @@ def explain(
     words: tuple[str, ...],
     kind: str,
     trust: bool,
+    foreign: bool,
     read_only: bool,
     destructive: bool | None,
     admin: str | None,
@@ -48,6 +53,7 @@ def explain(
     try:
         found = _policy(file, admin, project)
         question = _question(words, kind, trust, read_only, destructive)
+        question = None if question is None else replace(question, foreign=foreign)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from None
     if question is None:
@@ -81,6 +87,9 @@ def _question(
 ) -> Question | None:
     if not words:
         return None
+    read_kind(kind)
+    if "." not in words[0] and kind in _NAMED:
+        raise ValueError(f"{kind} is about something of a server: write SERVER.TOOL, not {words[0]!r}")
     server, tool = split(words[0]) if "." in words[0] else (words[0], "")
     hints = ToolAnnotations(read_only_hint=read_only or None, destructive_hint=destructive)
     return Question(

@@ -1,7 +1,8 @@
 """Client: one typed coroutine per method, whatever the server speaks and however it is reached."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from dovetail.client.answering import EVERYTHING
 from dovetail.client.clock import Progress
@@ -12,7 +13,6 @@ from dovetail.client.requesting import CALL, PLAIN, Options
 from dovetail.client.rounds import Pending
 from dovetail.client.values import contents_of, says_unknown, value_as, value_of
 from dovetail.errors import MCPError, NotOffered
-from dovetail.protocol.mounting import Mountable
 from dovetail.wire.completion import Completion
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import ClientCapabilities, DiscoverResult, RootsCapability
@@ -31,21 +31,28 @@ from dovetail.wire.shape import replace
 from dovetail.wire.subscriptions import SubscriptionFilter
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool
 
+if TYPE_CHECKING:  # loaded once it is mounted
+    from dovetail.client.forwarding import Forwarding, Screen
+
 T = TypeVar("T")
 
 
 class Client(Relation):
     """The caller's side of one server."""
 
-    def mountable(self, *, shared: bool = False) -> Mountable:
+    def mountable(
+        self, *, shared: bool = False, announced: bool = True, screen: "Screen | None" = None
+    ) -> "Forwarding":
         """The server behind this client, as another one mounts it: `app.mount(Client(...), "prefix")`.
 
         Its questions and log messages then go to whoever called, unless this client has handlers for them. `shared`:
-        the handlers are only for what this client itself requests.
+        the handlers are only for what this client itself requests; `announced`: a handshake server is told that
+        others may call. `screen` looks at each question before a caller is asked it.
         """
         from dovetail.client.forwarding import Forwarding
 
-        return Forwarding(self, self._requesting, self._mailbox, self._relaying, shared=shared)
+        relaying = partial(self._relaying, announced=announced)
+        return Forwarding(self, self._requesting, self._mailbox, relaying, shared=shared, screen=screen)
 
     async def discover(self) -> DiscoverResult:
         """What the server speaks and can do."""

@@ -9,10 +9,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from dovetail.client.mailbox import Mailbox
-from dovetail.client.parking import Parked, Parking
+from dovetail.client.parking import Parked, Parking, Send
 from dovetail.client.requesting import Options, Requesting
 from dovetail.client.rounds import INPUT_REQUIRED
 from dovetail.errors import (
@@ -25,15 +26,17 @@ from dovetail.errors import (
     PeerError,
     ProtocolError,
     RateLimited,
+    RequestTimeout,
     ResourceNotFound,
     ToolError,
 )
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Exchange, Whole
 from dovetail.protocol.mounting import Hear, Kind
+from dovetail.protocol.principal import Principal
 from dovetail.protocol.topics import PROMPTS, RESOURCES, TOOLS, UPDATED
 from dovetail.wire.incoming import body
-from dovetail.wire.inputs import InputRequiredResult
+from dovetail.wire.inputs import InputRequest, InputRequiredResult
 from dovetail.wire.lifecycle import ClientCapabilities, ListChangedCapability, ResourcesCapability, ServerCapabilities
 from dovetail.wire.logs import LEVELS, severity
 from dovetail.wire.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROGRESS_TOKEN, reserved
@@ -54,6 +57,9 @@ _UNKNOWN: Final = ServerCapabilities(
     completions={},
 )
 
+# Looks at a question before it is put to a caller: the answer to give instead, or None; ProtocolError to refuse it.
+Screen: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
+
 _current: ContextVar[Exchange | None] = ContextVar("dovetail_forwarded", default=None)
 
 
@@ -70,6 +76,7 @@ class Forwarding:
         relaying: Callable[[Any, Any, Any], None],
         *,
         shared: bool = False,
+        screen: Screen | None = None,
     ) -> None:
         self.name: str = client.name
         self._client = client
@@ -77,6 +84,7 @@ class Forwarding:
         self._mailbox = mailbox
         self._calls: list[Exchange] = []
         self._parking = Parking()
+        self._screen = screen
         self._hearers: list[Hear] = []
         self._listening: asyncio.Task[None] | None = None
         self._deaf = False  # the server tells of nothing
@@ -147,7 +155,11 @@ class Forwarding:
 
         return stop
 
-    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource: only the server knows."""
+        return True
+
+    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Hear of these resources too."""
         await self.start()
         listening = self._client.listen(tools=False, prompts=False, resources=False, uris=uris)
@@ -180,15 +192,19 @@ class Forwarding:
 
     # Requests
 
-    async def serve(self, exchange: Exchange) -> Result | bytes:
-        """Have the server answer, in the words it shares with the caller, or translated."""
+    async def serve(self, exchange: Exchange, most: float | None = None) -> Result | bytes:
+        """Have the server answer, in the words it shares with the caller, or translated; `most`: within these seconds.
+
+        People may take their time to answer what it asks.
+        """
+        send = partial(self._send, most=_FOREVER if most is None else most)
         await self._started(exchange)
         mark = _current.set(exchange)
         self._calls.append(exchange)
         try:
             if exchange.caller.stateless and not self._requesting.stateless and METHODS[exchange.method].asks:
-                return self._said(exchange, await self._parking.run(exchange, self._send))
-            return self._said(exchange, await self._through(exchange))
+                return self._said(exchange, await self._parking.run(exchange, send))
+            return self._said(exchange, await self._through(exchange, send))
         except MCPError as exc:
             raise self._refusal(exc, exchange) from None
         finally:
@@ -201,34 +217,47 @@ class Forwarding:
         except MCPError as exc:
             raise self._refusal(exc, exchange) from None
 
-    async def _send(self, exchange: Exchange, params: dict[str, Any]) -> Any:
+    async def _send(self, exchange: Exchange, params: dict[str, Any], *, most: float) -> Any:
         row = METHODS[exchange.method]
         wants = exchange.progress_token is not None or self._parking.of(exchange) is not None
         progress = self._progress(exchange) if wants else None
-        options = Options(progress=progress, meta=self._meta(exchange), total=_FOREVER)
+        options = Options(progress=progress, meta=self._meta(exchange), total=most)
         said = Whole(await self._requesting.forwarded(row, params, options))
         await self._mailbox.flush(self._client.timeouts.call)  # what came on the way goes before the answer
         return said
 
-    async def _through(self, exchange: Exchange) -> Any:
+    async def _through(self, exchange: Exchange, send: Send) -> Any:
         """The raw result. A server of the stateless era asks in it: where the caller can be asked, it is."""
         params = {name: value for name, value in exchange.params.items() if name != "_meta"}
         rounds = 0
         while True:
-            raw = await self._send(exchange, params)
-            if exchange.caller.stateless or not self._requesting.stateless or _ASKS not in raw:
+            raw = await send(exchange, params)
+            if not self._requesting.stateless or _ASKS not in raw:
                 return raw
             asked = body(raw, InputRequiredResult, f"the result of {exchange.method}")
             if asked.result_type != INPUT_REQUIRED or rounds >= self._client.limits.rounds:
                 return raw
+            questions = asked.input_requests or {}
+            answers = self._screened(questions) if exchange.caller.stateless else await self._each(exchange, questions)
+            if answers is None:
+                return raw
             rounds += 1
-            answers = {
-                key: await self._ask(exchange, one.method, one.params or {})
-                for key, one in (asked.input_requests or {}).items()
-            }
             params = params | {"inputResponses": answers}
             if asked.request_state is not None:
                 params["requestState"] = asked.request_state
+
+    async def _each(self, exchange: Exchange, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+        return {key: await self._ask(exchange, one.method, one.params or {}) for key, one in questions.items()}
+
+    def _screened(self, questions: Mapping[str, InputRequest]) -> dict[str, Any] | None:
+        """The answers to give instead of the caller's; None if it is to be asked, InvalidParams for some of each."""
+        if self._screen is None:
+            return None
+        given = {key: self._screen(one.method, one.params or {}) for key, one in questions.items()}
+        answers = {key: one for key, one in given.items() if one is not None}
+        if answers and len(answers) < len(questions):
+            raise InvalidParams(f"Not allowed: some of what {self.name} asks at once")
+        return answers or None
 
     def _meta(self, exchange: Exchange) -> dict[str, Any]:
         """The caller's own `_meta`, and, to a stateless server, who it is and what it can be asked."""
@@ -267,6 +296,8 @@ class Forwarding:
             return told
         if isinstance(exc, ProtocolError | ToolError | RateLimited):
             return exc
+        if isinstance(exc, RequestTimeout):
+            return InternalError(f"{self.name} did not answer in time")
         log.warning("a request for %s failed: %s", self.name, exc)
         return InternalError(f"{self.name} could not answer; the server's log says why")
 
@@ -294,13 +325,11 @@ class Forwarding:
         """Whose request something belongs to: told by the stream it came on, or because there is only one caller."""
         if (current := self._going_on()) is not None:
             return current
-        calls = self._calls
-        if self._requesting.own:
+        work = [*self._parking.exchanges, *self._calls]
+        if self._requesting.own or not work:
             return None
-        first = calls[-1] if calls else self._parking.only()
-        if first is None:
-            return None
-        return first if all(one is first or _same_caller(one, first) for one in calls) else None
+        last = work[-1]
+        return last if all(one is last or _same_caller(one, last) for one in work) else None
 
     def _going_on(self) -> Exchange | None:
         """The exchange this runs for, if it is not over."""
@@ -323,11 +352,15 @@ class Forwarding:
         parked: Parked | None = self._parking.of(exchange)
         if parked is None:
             return await self._ask(exchange, method, params)
+        if self._screen is not None and (given := self._screen(method, params)) is not None:
+            return given
         if not _able(exchange.caller.capabilities, method):
             raise MethodNotFound(method)
         return await parked.ask(method, {name: value for name, value in params.items() if name != "_meta"})
 
     async def _ask(self, exchange: Exchange, method: str, params: dict[str, Any]) -> Any:
+        if self._screen is not None and (given := self._screen(method, params)) is not None:
+            return given
         if exchange.ask is None or not _able(exchange.caller.capabilities, method):
             raise MethodNotFound(method)
         method, params = downgrade.question(exchange.caller.revision, method, params)
@@ -347,7 +380,11 @@ def _names_no_resource(exc: MCPError) -> bool:
 
 
 def _same_caller(one: Exchange, other: Exchange) -> bool:
-    return one.caller is other.caller or (one.origin is not None and one.origin == other.origin)
+    """Whether two requests are surely of one: an address may be that of many."""
+    mine, others = one.caller, other.caller
+    if mine.principal is not None or others.principal is not None:
+        return mine.principal == others.principal
+    return mine is others or (mine.session != "" and mine.session == others.session)
 
 
 def _able(declared: ClientCapabilities, method: str) -> bool:

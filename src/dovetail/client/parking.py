@@ -82,9 +82,10 @@ class Parking:
         """Whether a call waits."""
         return bool(self._tickets)
 
-    def only(self) -> Exchange | None:
-        """The exchange of the one call that is parked, if it is one."""
-        return next(iter(self._tickets.values())).exchange if len(self._tickets) == 1 else None
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """Those of the calls that wait."""
+        return [parked.exchange for parked in self._tickets.values()]
 
     async def run(self, exchange: Exchange, send: Send) -> Any:
         """The raw result of an exchange, or the result that asks what the server wants to know."""

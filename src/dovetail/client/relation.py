@@ -127,7 +127,12 @@ class Relation:
         return function
 
     def _relaying(
-        self, questions: Relay, logs: Callable[[dict[str, Any]], None], own: Callable[[], bool] | None
+        self,
+        questions: Relay,
+        logs: Callable[[dict[str, Any]], None],
+        own: Callable[[], bool] | None,
+        *,
+        announced: bool,
     ) -> None:
         self._answering.relay = questions
         if self._on_log is None or own is not None:
@@ -135,8 +140,9 @@ class Relation:
         identity = self._remembering.identity
         if own is not None:
             self._answering.own = own
-            level = identity.level or "info"
-            self._remembering.identity = replace(identity, level=level, handshake=EVERYTHING)
+            if announced:
+                level = identity.level or "info"
+                self._remembering.identity = replace(identity, level=level, handshake=EVERYTHING)
             return
         level = identity.level or ("info" if self._on_log is None else None)
         given = identity.capabilities

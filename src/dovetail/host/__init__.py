@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from dovetail.host.agent import Done as Done
     from dovetail.host.agent import Paused as Paused
     from dovetail.host.agent import Said as Said
-    from dovetail.host.agent import Spent as Spent
     from dovetail.host.catalog import Catalog as Catalog
     from dovetail.host.catalog import Manifest as Manifest
     from dovetail.host.catalog import Offered as Offered
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from dovetail.host.journal import Journal as Journal
     from dovetail.host.journal import read_journal as read_journal
     from dovetail.host.member import Member as Member
-    from dovetail.host.member import Terms as Terms
     from dovetail.host.models.anthropic import AnthropicModel as AnthropicModel
     from dovetail.host.models.choosing import Variant as Variant
     from dovetail.host.models.model import Model as Model
@@ -65,6 +63,8 @@ if TYPE_CHECKING:
     from dovetail.host.policy import rule as rule
     from dovetail.host.secrets import Secrets as Secrets
     from dovetail.host.secrets import Unresolved as Unresolved
+    from dovetail.host.spending import Spent as Spent
+    from dovetail.host.terms import Terms as Terms
 
 _HOMES = {
     "Agent": "dovetail.host.agent",
@@ -108,9 +108,9 @@ _HOMES = {
     "Scripted": "dovetail.host.models.scripted",
     "Secrets": "dovetail.host.secrets",
     "Settings": "dovetail.host.entries",
-    "Spent": "dovetail.host.agent",
+    "Spent": "dovetail.host.spending",
     "TerminalConsent": "dovetail.host.consent",
-    "Terms": "dovetail.host.member",
+    "Terms": "dovetail.host.terms",
     "Unresolved": "dovetail.host.secrets",
     "Usage": "dovetail.host.models.model",
     "Variant": "dovetail.host.models.choosing",

@@ -6,16 +6,19 @@ Every call goes by the policy and the user, as any call of the host does. What w
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
+from contextlib import aclosing
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from dovetail.errors import MCPError, ModelError, NotOffered, PolicyError
+from dovetail.errors import MCPError, NotOffered, PolicyError
 from dovetail.host.catalog import Catalog
 from dovetail.host.host import Host
 from dovetail.host.inbox import DurableConsent, Waiting
-from dovetail.host.models.model import Model, Reply, Usage
+from dovetail.host.models.model import Model, Reply
 from dovetail.host.offers import Offered
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up, searching
-from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
+from dovetail.host.spending import Budget, Spent, size
+from dovetail.host.turns import Turn, failed, turn_of
+from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import CallToolResult, Tool
@@ -63,28 +66,6 @@ class Paused(Struct, frozen=True, kw_only=True):
     ticket: str
 
 
-class Spent(Struct, frozen=True, kw_only=True):
-    """What an agent has used since it was made; `usd` is None where the price of the model is not known."""
-
-    input: int = 0
-    output: int = 0
-    usd: float | None = 0.0
-    turns: int = 0
-    calls: Mapping[str, int] = {}  # by the full name of the tool
-
-    @property
-    def tokens(self) -> int:
-        """Both ways."""
-        return self.input + self.output
-
-    def plus(self, usage: Usage) -> "Spent":
-        """With one reply more."""
-        usd = None if self.usd is None or usage.usd is None else self.usd + usage.usd
-        return replace(
-            self, input=self.input + usage.input, output=self.output + usage.output, usd=usd, turns=self.turns + 1
-        )
-
-
 class Done(Struct, frozen=True, kw_only=True):
     """The end, for now."""
 
@@ -97,19 +78,12 @@ class Done(Struct, frozen=True, kw_only=True):
 AgentEvent: TypeAlias = Said | Called | Answered | Paused | Done
 
 
-class _Turn(Struct):
-    """The calls of one reply: those that have a result, and those that wait."""
-
-    said: SamplingMessage
-    results: dict[str, ToolResultContent]
-    waiting: dict[str, ToolUseContent]  # by ticket
-
-
 class Agent:
     """A model and the tools of a host, or of some of its `servers`.
 
-    max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives; no
-    reply is asked for beyond that. catalog_tokens: if the tools take more than that, three that search stand for them.
+    max_turns: replies of the model to one prompt. budget_tokens, budget_usd: what it may use as long as it lives, by an
+    estimate of what is put to the model: no reply is asked for beyond that. What servers ask of a model by sampling is
+    not in it. catalog_tokens: if the tools take more than that, three that search stand for them.
     """
 
     def __init__(
@@ -134,20 +108,23 @@ class Agent:
         self._servers = servers
         self._system = system
         self._max_turns = max_turns
-        self._max_tokens = max_tokens
-        self._budget_tokens = budget_tokens
-        self._budget_usd = budget_usd
+        self._left = max_turns
+        self._budget = Budget(model, max_tokens, budget_tokens, budget_usd)
         self._catalog_tokens = catalog_tokens
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None  # whose calls have not all got their results
+        self._ids: set[str] = set()  # of all calls
         self._text = ""
 
     async def run(self, prompt: str) -> AsyncGenerator[AgentEvent]:
         """What happens until the model has answered; the conversation goes on with the next prompt."""
+        self._left_behind()
         if self._turn is not None:
             raise RuntimeError(f"a call waits for an answer: resume({next(iter(self._turn.waiting))!r}, ...)")
+        self._left = self._max_turns
         self.messages.append(SamplingMessage(role="user", content=TextContent(text=prompt)))
-        async for event in self._go_on():
-            yield event
+        async with aclosing(self._go_on()) as events:
+            async for event in events:
+                yield event
 
     async def resume(self, ticket: str, answer: Any) -> AsyncGenerator[AgentEvent]:
         """Answer what a call waits for, as `host.answer` takes it, and go on."""
@@ -155,57 +132,68 @@ class Agent:
         if turn is None or ticket not in turn.waiting:
             raise NotOffered(f"no call waits under the ticket {ticket!r}")
         call = turn.waiting.pop(ticket)
-        event = await self._answered(turn, call, self.host.answer(ticket, answer))
+        try:
+            event = await self._answered(turn, call, self.host.answer(ticket, answer))
+        except (TypeError, ValueError):  # that was no answer
+            turn.waiting[ticket] = call
+            raise
+        finally:
+            self._left_behind()
         if event is not None:
             yield event
         if turn.waiting:
             for event in self._paused(turn):
                 yield event
             return
-        self._close(turn)
-        async for event in self._go_on():
-            yield event
+        async with aclosing(self._go_on()) as events:
+            async for event in events:
+                yield event
 
     # Turns
 
     async def _go_on(self) -> AsyncGenerator[AgentEvent]:
-        for _ in range(self._max_turns):
-            if (over := self._over()) is not None:
-                yield self._done(over)
-                return
+        while self._left > 0:
             known = await self._known()
             shown = searching(known) if known.tokens > self._catalog_tokens else known
-            reply = await self._asked(shown)
-            for block in reply.content:
-                if isinstance(block, TextContent):
-                    self._text = block.text
-                    yield Said(text=block.text)
-            turn = _Turn(SamplingMessage(role="assistant", content=[*reply.content]), {}, {})
-            calls = [block for block in reply.content if isinstance(block, ToolUseContent)]
-            if not calls:
-                self._close(turn)
-                yield self._done("cut" if reply.stop_reason == "maxTokens" else "finished")
+            put = size(self.messages, self._system) + shown.tokens
+            most = self._budget.room(self.spent, put)
+            if isinstance(most, str):
+                yield self._done(most)
                 return
-            for call in calls:
-                async for event in self._called(turn, call, known, reply):
+            reply = await self._asked(shown, put, most)
+            turn = self._turn = turn_of(reply, self._ids)
+            try:
+                async for event in self._played(turn, known):
                     yield event
+            finally:
+                self._left_behind()
             if turn.waiting:
-                self._turn = turn
                 for event in self._paused(turn):
                     yield event
                 return
-            self._close(turn)
+            if not turn.calls:
+                yield self._done("cut" if reply.stop_reason == "maxTokens" else "finished")
+                return
         yield self._done("turns")
 
-    def _over(self) -> Reason | None:
-        if self._budget_tokens is not None and self.spent.tokens >= self._budget_tokens:
-            return "tokens"
-        if self._budget_usd is not None:
-            if self.spent.usd is None:
-                raise ModelError("budget_usd needs a model whose price is known").at(hint="Variant(name, price=(…, …))")
-            if self.spent.usd >= self._budget_usd:
-                return "money"
-        return None
+    async def _played(self, turn: Turn, known: Catalog) -> AsyncGenerator[AgentEvent]:
+        for block in turn.content:
+            if isinstance(block, TextContent):
+                self._text = block.text
+                yield Said(text=block.text)
+        for call in turn.calls:
+            async for event in self._called(turn, call, known):
+                yield event
+
+    def _left_behind(self) -> None:
+        """A turn that is over, or was interrupted, joins the conversation; one that waits for somebody stays."""
+        turn = self._turn
+        if turn is None:
+            return
+        turn.interrupt()
+        if not turn.waiting:
+            self._turn = None
+            self.messages += turn.messages()
 
     async def _known(self) -> Catalog:
         catalog = await self.host.catalog()
@@ -213,45 +201,31 @@ class Agent:
             return catalog
         return catalog.only(one.full for one in catalog.tools if one.server in self._servers)
 
-    async def _asked(self, shown: Catalog) -> Reply:
-        most = self._max_tokens
-        if self._budget_tokens is not None:
-            most = min(most, self._budget_tokens - self.spent.tokens)
+    async def _asked(self, shown: Catalog, put: int, most: int) -> Reply:
+        self._left -= 1
         reply = await self.model.reply(
             self.messages, [_tool(one) for one in shown.tools], max_tokens=most, system=self._system
         )
-        self.spent = self.spent.plus(reply.usage)
+        self.spent = self.spent.plus(self._budget.taken(reply, put))
         return reply
-
-    def _close(self, turn: _Turn) -> None:
-        """What was said joins the conversation with all its results, so that no call is ever without one."""
-        self._turn = None
-        if isinstance(turn.said.content, list) and not turn.said.content:
-            return  # makers refuse a message that holds nothing
-        self.messages.append(turn.said)
-        if turn.results:
-            order = [one.id for one in turn.said.content if isinstance(one, ToolUseContent)]  # pyright: ignore[reportGeneralTypeIssues]
-            self.messages.append(SamplingMessage(role="user", content=[turn.results[id] for id in order]))
 
     def _done(self, reason: Reason) -> Done:
         return Done(reason=reason, text=self._text, usage=self.spent)
 
-    def _paused(self, turn: _Turn) -> list[AgentEvent]:
+    def _paused(self, turn: Turn) -> list[AgentEvent]:
         waits = [Paused(id=call.id, tool=call.name, ticket=ticket) for ticket, call in turn.waiting.items()]
         return [*waits, self._done("paused")]
 
     # Calls
 
-    async def _called(
-        self, turn: _Turn, call: ToolUseContent, known: Catalog, reply: Reply
-    ) -> AsyncGenerator[AgentEvent]:
-        if (problem := _unread(call, reply)) is not None:
-            yield self._finish(turn, call, _failed(problem))
+    async def _called(self, turn: Turn, call: ToolUseContent, known: Catalog) -> AsyncGenerator[AgentEvent]:
+        if call.id in turn.unread:
+            yield self._finish(turn, call, failed(turn.unread[call.id]))
             return
         try:
             name, arguments, found = self._meant(call, known)
         except MCPError as exc:
-            yield self._finish(turn, call, _failed(str(exc.args[0])))
+            yield self._finish(turn, call, failed(str(exc.args[0])))
             return
         meant = replace(call, name=name)
         yield Called(id=call.id, tool=name, arguments=arguments)
@@ -259,6 +233,7 @@ class Agent:
             yield self._finish(turn, meant, found)
             return
         self.spent = replace(self.spent, calls=Counter(self.spent.calls) + Counter([name]))
+        turn.begun.add(call.id)
         wait = not isinstance(self.host.desk.broker, DurableConsent)
         event = await self._answered(turn, meant, self.host.call(name, arguments, wait=wait))
         if event is not None:
@@ -275,7 +250,7 @@ class Agent:
             raise NotOffered(f"There is no tool {name!r}.")
         return tool.full, arguments, None
 
-    async def _answered(self, turn: _Turn, call: ToolUseContent, work: Awaitable[Any]) -> Answered | None:
+    async def _answered(self, turn: Turn, call: ToolUseContent, work: Awaitable[Any]) -> Answered | None:
         """The event of a call that ended; None if it waits."""
         started = time.monotonic()
         denied: str | None = None
@@ -283,44 +258,27 @@ class Agent:
             result = await work
         except PolicyError as exc:
             denied = str(exc.args[0])
-            result = _failed(f"This was not allowed: {denied}")
+            result = failed(f"This was not allowed: {denied}")
         except MCPError as exc:
-            result = _failed(str(exc.args[0]) if exc.args else type(exc).__name__)
+            result = failed(str(exc.args[0]) if exc.args else type(exc).__name__)
         if isinstance(result, Waiting):
             turn.waiting[result.ticket] = call
             return None
         if result is None:
-            result = _failed("This was answered elsewhere; what came of it is not known here.")
+            result = failed("This was answered elsewhere; what came of it is not known here.")
         return self._finish(turn, call, result, time.monotonic() - started, denied)
 
     def _finish(
         self,
-        turn: _Turn,
+        turn: Turn,
         call: ToolUseContent,
         result: CallToolResult,
         seconds: float = 0.0,
         denied: str | None = None,
     ) -> Answered:
-        turn.results[call.id] = ToolResultContent(
-            tool_use_id=call.id,
-            content=result.content,
-            structured_content=result.structured_content,
-            is_error=bool(result.is_error),
-        )
+        turn.finish(call, result)
         return Answered(id=call.id, tool=call.name, result=result, seconds=seconds, denied=denied)
 
 
 def _tool(offered: Offered) -> Tool:
     return replace(offered.declaration, name=offered.exposed)
-
-
-def _unread(call: ToolUseContent, reply: Reply) -> str | None:
-    if call.id in reply.unread:
-        return f"The call could not be read: {reply.unread[call.id]}"
-    if reply.stop_reason == "maxTokens":
-        return "The call was cut off: the reply became too long."
-    return None
-
-
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)

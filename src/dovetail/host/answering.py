@@ -4,11 +4,12 @@ Each server has its own, so an answer can only go to whoever asked. Policy comes
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dovetail.errors import Declined, Dismissed, InvalidParams, ModelError, PolicyError
+from dovetail.errors import AnswerError, Declined, Dismissed, InvalidParams, MCPError, ModelError, PolicyError
 from dovetail.host.consent import Deny, Edit, Later
 from dovetail.host.deciding import Desk, Postponed, asked
 from dovetail.host.models.model import Model, Reply
@@ -18,6 +19,11 @@ from dovetail.wire.elicitation import ElicitParams, ElicitResult
 from dovetail.wire.sampling import CreateMessageParams, CreateMessageResult
 from dovetail.wire.shape import replace
 
+_KINDS: Final = {
+    "elicitation/create": "elicit.form",
+    "sampling/createMessage": "sampling.request",
+    "roots/list": "roots.list",
+}
 _MOST_TOKENS: Final = 8192  # of one reply a server may have of the user's model
 
 
@@ -64,6 +70,24 @@ class Answers:
             server=self._server, kind=kind, arguments=arguments, trusted=self._trusted, identity=self._identity
         )
 
+    def screened(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The answer to a question for somebody else's user, if the policy keeps it from them; None if it may be put.
+
+        Whether it is answered is then for that user to say.
+        """
+        kind = "elicit.url" if params.get("mode") == "url" else _KINDS.get(method, method)
+        decision = self._desk.look(self._question(kind))
+        if decision.verdict not in ("deny", "hide"):
+            return None
+        self._desk.heard(self._question(kind), Deny(decision.reason), decision.reason)
+        match method:
+            case "elicitation/create":
+                return {"action": "decline"}
+            case "roots/list":
+                return {"roots": []}
+            case _:
+                raise Rejected(f"The request was rejected: {decision.reason}")
+
     # Forms and visits
 
     async def elicit(self, question: ElicitParams) -> Any:
@@ -96,7 +120,7 @@ class Answers:
             case _:
                 if kind == "elicit.url":
                     return True
-                raise Declined  # agreed to, but nothing was filled in
+                raise AnswerError("a form is answered by what was filled in: Edit({...}) or a dict; or by Deny()")
 
     # The model
 
@@ -104,9 +128,9 @@ class Answers:
         """What the host's model says. The server sees no other server's context, and gets no more than its share."""
         assert self._model is not None
         params = replace(params, include_context="none", max_tokens=min(params.max_tokens, _MOST_TOKENS))
-        if self._take is not None:
-            await self._take(self._server, "sampling.request")
         try:
+            if self._take is not None:
+                await self._take(self._server, "sampling.request")
             async with self._turn:
                 settled = await self._desk.settle(
                     self._question("sampling.request"), details={"messages": plain(params.messages), **_said(params)}
@@ -180,3 +204,20 @@ def _edited(params: CreateMessageParams, edited: Any) -> CreateMessageParams:
         edited = [{"role": "user", "content": _content(edited)}]
     changes = {"messages": plain(edited)} if isinstance(edited, list) else plain(edited)
     return convert(plain(params) | changes, CreateMessageParams, what="an edited request")
+
+
+_CURES: Final = {"sampling": "Host(model=...)", "roots": "Host(roots=[...])"}
+
+
+@contextmanager
+def lacking() -> Generator[None]:
+    """Whatever a server wanted to ask in vain, the error names what of the host would answer it."""
+    try:
+        yield
+    except MCPError as exc:
+        data = getattr(exc, "data", None)
+        wanted: Any = data.get("requiredCapabilities") if isinstance(data, dict) else None
+        cures = [_CURES[name] for name in wanted if name in _CURES] if isinstance(wanted, dict) else []
+        if cures:
+            exc.hint = f"give the host what answers it: {' and '.join(cures)}"
+        raise

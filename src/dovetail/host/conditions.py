@@ -18,6 +18,7 @@ from dovetail.wire.shape import Struct
 
 _NOTHING: Final = object()
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?")
+_EXACT: Final = 2**53  # up to which every whole number is one float
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
@@ -142,7 +143,20 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _in(value: Any, values: Sequence[Any]) -> bool:
-    return canonical(value) in {canonical(one) for one in values}  # true is not 1
+    return canonical(_valued(value)) in {canonical(_valued(one)) for one in values}  # true is not 1
+
+
+def _valued(value: Any) -> Any:
+    """Numbers by their value: 1.0 is 1."""
+    match value:
+        case float() if value.is_integer() and abs(value) <= _EXACT:
+            return int(value)
+        case list():
+            return [_valued(one) for one in value]
+        case Mapping():
+            return {name: _valued(one) for name, one in value.items()}
+        case _:
+            return value
 
 
 def _matches(value: Any, globs: Sequence[str]) -> bool | None:

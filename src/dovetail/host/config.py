@@ -8,7 +8,9 @@ import json
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,14 +103,17 @@ def read_file(
     `source` is the host whose file it is, and `level` whose: a "project" may not run commands for secrets, nor call its
     own servers trusted. Where they are not said, the file's place tells; a place nobody knows is a project's.
     """
-    guessed = _known(path)
+    check_level(level)
+    named, guessed = source is None, _known(path)
     source, level = source or guessed[0], level or guessed[1]
+    twice: list[str] = []
     try:
-        document = parse(path.read_text(encoding="utf-8-sig"), path.suffix)
+        document = parse(path.read_text(encoding="utf-8-sig"), path.suffix, twice)
     except (OSError, ValueError) as exc:
         return [], [Problem(source, path, f"cannot be read: {exc}", unread=True)]
     entries: list[Entry] = []
-    problems: list[Problem] = []
+    problems = [Problem(source, path, f"{name!r} stands there twice: the last one counts") for name in twice]
+    problems += [Problem(source, path, text) for text in _misplaced(document, named)]
     taken: dict[str, str] = {}
     folder = _project(path)
     for written, given in _servers(document, here or Path.cwd()):
@@ -143,8 +148,14 @@ def _project(path: Path) -> Path:
     return folder.parent if folder.name in _OF_HOSTS else folder
 
 
-def parse(text: str, suffix: str) -> Any:
-    """What a file of this kind says; ValueError if it cannot be read."""
+def check_level(level: str | None) -> None:
+    """ValueError for a level there is not: what is misspelled must not pass for the user's own."""
+    if level not in (None, "user", "project"):
+        raise ValueError(f"a level is 'user' or 'project', not {level!r}")
+
+
+def parse(text: str, suffix: str, twice: list[str] | None = None) -> Any:
+    """What a file of this kind says; ValueError if it cannot be read. `twice` gets the names that JSON repeats."""
     match suffix:
         case ".toml":
             return tomllib.loads(text)
@@ -158,7 +169,14 @@ def parse(text: str, suffix: str) -> Any:
             except yaml.YAMLError as exc:
                 raise ValueError(str(exc)) from None
         case _:
-            return json.loads(_without_comments(text))
+            return json.loads(_without_comments(text), object_pairs_hook=lambda pairs: _object(pairs, twice))
+
+
+def _object(pairs: list[tuple[str, Any]], twice: list[str] | None) -> dict[str, Any]:
+    found = dict(pairs)
+    if twice is not None and len(found) < len(pairs):
+        twice += [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    return found
 
 
 _COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -174,6 +192,10 @@ def _without_comments(text: str) -> str:
 def _servers(document: Any, here: Path) -> Iterator[tuple[str, Any]]:
     if not isinstance(document, dict):
         return
+    projects: Any = document.get("projects")  # Claude Code keeps a user's servers for one folder there
+    local: Any = projects.get(str(here)) if isinstance(projects, dict) else None
+    if isinstance(local, dict) and isinstance(local.get("mcpServers"), dict):
+        yield from ((str(name), one) for name, one in local["mcpServers"].items())
     for key in _SECTIONS:
         found: Any = document.get(key)
         if key == "mcp" and isinstance(found, dict) and isinstance(found.get("servers"), dict):
@@ -185,10 +207,23 @@ def _servers(document: Any, here: Path) -> Iterator[tuple[str, Any]]:
             for number, one in enumerate(found):
                 yield str(one.get("name") or number) if isinstance(one, dict) else str(number), one
             break
-    projects: Any = document.get("projects")  # Claude Code keeps a user's servers for one folder there
-    local: Any = projects.get(str(here)) if isinstance(projects, dict) else None
-    if isinstance(local, dict) and isinstance(local.get("mcpServers"), dict):
-        yield from ((str(name), one) for name, one in local["mcpServers"].items())
+
+
+def _misplaced(document: Any, named: bool) -> Iterator[str]:
+    """Why there are no servers, if a file says something else than it means, or was named and has none."""
+    found: dict[str, Any] = document if isinstance(document, dict) else {}
+    for key in _SECTIONS:
+        if key in found:
+            if named and not isinstance(found[key], dict | list):
+                yield f"{key} is neither an object nor a list"
+            return
+    lowered = {key.lower(): key for key in _SECTIONS}
+    for key in found:
+        if meant := get_close_matches(str(key).lower(), lowered, 1, 0.85):
+            yield f"{key}: did you mean {lowered[meant[0]]}?"
+            return
+    if named and not isinstance(found.get("projects"), dict):
+        yield f"names no servers: they stand under {_SECTIONS[0]}"
 
 
 def _inputs(document: Any) -> dict[str, dict[str, Any]]:

@@ -10,26 +10,14 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias
+from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias, get_args
 
 from dovetail.host.escaping import line, safe
+from dovetail.host.kinds import Kind
+from dovetail.host.lines import Lines
 from dovetail.wire.codec import plain
 from dovetail.wire.shape import Struct
 
-Kind: TypeAlias = Literal[
-    "server.start",
-    "tool.call",
-    "tool.result",
-    "resource.read",
-    "prompt.get",
-    "definition.changed",
-    "sampling.request",
-    "sampling.response",
-    "elicit.form",
-    "elicit.url",
-    "roots.list",
-    "login",
-]
 Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
 # What a person is asked, in words no server has a say in.
@@ -39,6 +27,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "tool.result": "Pass on what {tool} of {server} answered?",
     "resource.read": "Read {tool} from {server}?",
     "prompt.get": "Use the prompt {tool} of {server}?",
+    "complete": "Let {server} suggest how to go on with {tool}?",
     "definition.changed": "{tool} of {server} is not what it was when it was allowed. Use it as it is now?",
     "sampling.request": "{server} wants to put this to the model. Let it?",
     "sampling.response": "Give this answer of the model to {server}?",
@@ -47,6 +36,10 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "roots.list": "Tell {server} which folders it may work in?",
     "login": "Log in to {server}?",
 }
+
+
+_NAME: Final = 200  # characters of a name that stand in a sentence
+_MOST: Final = 40  # members of one value that are shown
 
 
 class ConsentRequest(Struct, frozen=True, kw_only=True):
@@ -65,12 +58,14 @@ class ConsentRequest(Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """The question, on one line, in the host's words."""
         names = {"server": self.server, "tool": self.tool, "host": str(self.details.get("host", ""))}
-        return _SENTENCES[self.kind].format_map({name: line(value, 100) for name, value in names.items()})
+        return _SENTENCES[self.kind].format_map({name: line(_ends(value, _NAME)) for name, value in names.items()})
 
     @property
     def text(self) -> str:
         """The question with everything there is to know, safe to print."""
         lines = [self.summary]
+        if len(self.tool) > _NAME:
+            lines += _quoted("in full", self.tool)
         if self.arguments is not None:
             lines += _quoted("arguments", self.arguments)
         for name, value in self.details.items():
@@ -87,6 +82,10 @@ class Allow(Struct, frozen=True):
     scope: Scope = "once"
     expires: float | None = None
     exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"a yes holds for one of {', '.join(get_args(Scope))}, not {self.scope!r}")
 
 
 class Deny(Struct, frozen=True):
@@ -112,15 +111,22 @@ Answer: TypeAlias = Allow | Deny | Edit | Later
 
 
 class Broker(Protocol):
-    """Whoever can ask the person in charge."""
+    """Whoever can ask the person in charge. One with a false `attended` has nobody to ask."""
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """The person's answer."""
         ...
 
 
+def attended(broker: Broker) -> bool:
+    """Whether somebody is there to be asked."""
+    return bool(getattr(broker, "attended", True))
+
+
 class DenyAll:
     """Nobody is there."""
+
+    attended = False
 
     async def ask(self, request: ConsentRequest) -> Answer:
         """No."""
@@ -143,6 +149,17 @@ class CallbackConsent:
         return read_answer(made)
 
 
+def read_broker(given: Any) -> Broker:
+    """A broker as it may be given: a function will do; nothing is nobody."""
+    if given is None:
+        return DenyAll()
+    if hasattr(given, "ask"):
+        return given
+    if not callable(given):
+        raise TypeError(f"consent is a function, or a broker with a method ask, not {given!r}")
+    return CallbackConsent(given)
+
+
 def read_answer(given: Any) -> Answer:
     """An answer as a function may put it."""
     match given:
@@ -159,53 +176,67 @@ def read_answer(given: Any) -> Answer:
 
 
 class TerminalConsent:
-    """Asks on a terminal, one question at a time. No answer, or the end of the input, is a no."""
+    """Asks on a terminal, one question at a time. An empty line is a no; where there is no terminal, nobody is."""
 
     def __init__(self, read: Callable[[], str] | None = None, out: TextIO | None = None) -> None:
-        self._read = read or sys.stdin.readline
+        self._given = read
         self._out = out or sys.stderr
         self._turn = asyncio.Lock()
 
+    @property
+    def attended(self) -> bool:
+        """Whether the input is a terminal: what comes through a pipe is nobody's word."""
+        return self._given is not None or sys.stdin.isatty()
+
     async def ask(self, request: ConsentRequest) -> Answer:
         """What the person typed."""
+        if not self.attended:
+            return await DenyAll().ask(request)
         async with self._turn:
-            if request.kind == "elicit.form":
-                return await asyncio.to_thread(self._form, request)
-            return await asyncio.to_thread(self._choose, request)
+            with Lines(self._given) as lines:  # whose end, when this is given up, ends the thread
+                return await asyncio.to_thread(self._asked, request, lines)
 
-    def _choose(self, request: ConsentRequest) -> Answer:
+    def _asked(self, request: ConsentRequest, lines: Lines) -> Answer:
+        try:
+            return self._form(request, lines) if request.kind == "elicit.form" else self._choose(request, lines)
+        except EOFError:
+            return Deny("the input ended before an answer", dismissed=True)
+
+    def _choose(self, request: ConsentRequest, lines: Lines) -> Answer:
         lasting = request.kind in ("tool.call", "resource.read", "prompt.get", "server.start")
+        self._say(f"{request.text}\n")
         choices = "[y]es once, for this [s]ession, [a]lways, [n]o" if lasting else "[y]es, [n]o"
-        self._say(f"{request.text}\n{choices}: ")
-        match self._read().strip().lower():
-            case "y" | "yes":
-                return Allow()
-            case "s" | "session" if lasting:
-                return Allow("session")
-            case "a" | "always" if lasting:
-                return Allow("always")
-            case _:
-                return Deny("the user said no")
+        answers = {**_ANSWERS, **_LASTING} if lasting else _ANSWERS
+        return self._picked(choices, answers, lines)
 
-    def _form(self, request: ConsentRequest) -> Answer:
+    def _picked(self, choices: str, answers: Mapping[str, Answer], lines: Lines) -> Answer:
+        """The answer that was typed; what is none is asked again."""
+        while True:
+            self._say(f"{choices}: ")
+            found = answers.get(lines.next().strip().lower())
+            if found is not None:
+                return found
+            self._say("Type one of the letters in brackets; an empty line is a no.\n")
+
+    def _form(self, request: ConsentRequest, lines: Lines) -> Answer:
         schema = request.details.get("schema") or {}
         self._say(f"{request.summary}\n" + "\n".join(_quoted("message", request.details.get("message", ""))) + "\n")
-        self._say("[y]es to answer, [n]o to decline: ")
-        if self._read().strip().lower() not in ("y", "yes"):
+        picked = self._picked("[y]es to answer, [n]o to decline", _ANSWERS, lines)
+        if isinstance(picked, Deny):
             return Deny("the user declined")
         content: dict[str, Any] = {}
         for name, field in (schema.get("properties") or {}).items():
-            given = self._field(name, field, name in (schema.get("required") or ()))
+            given = self._field(name, field, name in (schema.get("required") or ()), lines)
             if given is not None:
                 content[name] = given
         return Edit(content)
 
-    def _field(self, name: str, field: Mapping[str, Any], required: bool) -> Any:
+    def _field(self, name: str, field: Mapping[str, Any], required: bool, lines: Lines) -> Any:
         wanted = field.get("enum") or field.get("type", "string")
         default = field.get("default")
         text = f"  {line(str(field.get('title') or name), 80)} ({shown(wanted, 200)}"
         self._say(text + (f", {shown(default, 80)} if empty" if default is not None else "") + "): ")
-        typed = self._read().strip()
+        typed = lines.next().strip()
         if not typed:
             return default if default is not None else "" if required and field.get("type") == "string" else None
         if field.get("type") in ("integer", "number", "boolean", "array"):
@@ -218,13 +249,53 @@ class TerminalConsent:
         self._out.flush()
 
 
-def shown(value: Any, limit: int = 4000) -> str:
+_NO: Final = Deny("the user said no")
+_ANSWERS: Final[Mapping[str, Answer]] = {"y": Allow(), "yes": Allow(), "n": _NO, "no": _NO, "": _NO}
+_LASTING: Final[Mapping[str, Answer]] = {
+    "s": Allow("session"),
+    "session": Allow("session"),
+    "a": Allow("always"),
+    "always": Allow("always"),
+}
+
+
+def shown(value: Any, limit: int = 8000) -> str:
     """Anything of a server's as text that does nothing but be read; line breaks are left in it."""
     text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
-    return safe(text if len(text) <= limit else f"{text[: limit - 1]}…")
+    return safe(_ends(text, limit))
 
 
 def _quoted(name: str, value: Any) -> list[str]:
     """A value with a bar before each of its lines, so that none of them looks like the host's."""
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, indent=1, default=str)
-    return [f"  {line(name, 80)}:", *(f"  │ {line}" for line in shown(text).split("\n"))]
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(_shortened(plain(value)), ensure_ascii=False, indent=1, default=str)
+    return [f"  {line(name, 80)}:", *(f"  │ {line}" for line in shown(text, 40_000).split("\n"))]
+
+
+def _ends(text: str, limit: int) -> str:
+    """A text; if it is long, how it begins and ends and how long it is, so that nothing hides behind its length."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]} … [{len(text)} characters] … {text[-(limit // 2) :]}"
+
+
+def _shortened(value: Any) -> Any:
+    """A value of which each member can be seen: long texts by their ends, long lists and objects too."""
+    match value:
+        case str():
+            return _ends(value, 1000)
+        case list():
+            kept = value if len(value) <= _MOST else [*value[: _MOST // 2], _rest(value), *value[-_MOST // 2 :]]
+            return [_shortened(one) for one in kept]
+        case dict():
+            pairs = [*value.items()]
+            if len(pairs) > _MOST:
+                pairs = [*pairs[: _MOST // 2], ("…", _rest(pairs)), *pairs[-_MOST // 2 :]]
+            return {_ends(name, 200): _shortened(one) for name, one in pairs}
+        case _:
+            return value
+
+
+def _rest(several: "list[Any]") -> str:
+    return f"… {len(several) - _MOST} members more …"

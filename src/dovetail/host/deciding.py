@@ -1,25 +1,28 @@
 """Deciding: what the policy, the grants given before and the person in charge make of a question, in that order.
 
 Every decision is told with its reason. A definition that is no longer the one first seen is shown before it is used,
-whatever a rule or a grant says.
+whatever a rule or a grant says; and what a person changes is looked at again.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dovetail.errors import PolicyError
-from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Deny, DenyAll, Edit, Kind, Later
+from dovetail.errors import PolicyError, clip
+from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Edit, Later, attended
 from dovetail.host.events import Event
 from dovetail.host.grants import Grants, grant
+from dovetail.host.kinds import Kind
 from dovetail.host.pinned import Pins
 from dovetail.host.pins import Difference, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question
 from dovetail.wire.shape import Struct, replace
 
-# What the user has said yes to by configuring it: only a rule that names it makes it a question.
-_GIVEN: Final = frozenset({"server.start", "tool.result", "sampling.response", "roots.list", "complete"})
 _GRAVE: Final = frozenset({"widening", "instruction", "egress"})
+_WITH_ARGUMENTS: Final = frozenset({"tool.call", "prompt.get"})
+
+Ask = Callable[[ConsentRequest], Any]
 
 
 class Postponed(PolicyError):
@@ -37,6 +40,13 @@ class Settled(Struct, frozen=True):
     edited: Any = None
 
 
+class Decided(Struct, frozen=True):
+    """What was asked, and what was decided: the details of an event."""
+
+    question: Question
+    decision: Decision
+
+
 class Desk:
     """Where the questions of one host are decided."""
 
@@ -50,11 +60,12 @@ class Desk:
         self._tell = tell
 
     def look(self, question: Question) -> Decision:
-        """What the policy says; what the user has configured is not asked about unless a rule wants it."""
-        decision = self.policy.decide(question)
-        if question.kind in _GIVEN and not _means(decision, question):
-            return Decision(verdict="allow", reason="configured by the user")
-        return decision
+        """What the policy says."""
+        return self.policy.decide(question)
+
+    def check(self, question: Question) -> Decision:
+        """What the policy says; PolicyError if that is no."""
+        return self._passed(question, self.look(question))
 
     async def settle(
         self,
@@ -63,84 +74,116 @@ class Desk:
         details: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
-        ask: Callable[[ConsentRequest], Any] | None = None,
-        given: bool = True,
+        ask: Ask | None = None,
     ) -> Settled:
-        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user.
-
-        `given`: what only a configuration asks for was configured by the user, not by a project.
-        """
-        decision = self.look(question) if given else self.policy.decide(question)
-        if ask is None and isinstance(self.broker, DenyAll):
-            decision = self.policy.unattended(decision)
+        """Whether it may happen: PolicyError if not. `ask` asks somebody else than the host's own user."""
+        if question.kind in _WITH_ARGUMENTS and question.arguments is None:
+            question = replace(question, arguments={})  # what is to happen has arguments, if only none
+        decision = self._passed(question, self._possible(question, ask))
         mark = "" if definition is None else fingerprint(definition)
-        if decision.verdict in ("deny", "hide"):
-            raise self._refused(question, decision.verdict, decision.reason, decision.rule)
-        changed = self._changed(question, definition, mark)
+        changed = self.changed(question, definition, mark)
         if changed is not None:
             await self._show(question, changed, wait, ask)
-            self._note(question, definition)
+            await self.note(question, definition, mark)
+        settled = await self._settled(question, decision, mark, details, wait, ask)
+        await self.note(question, definition, mark)
+        return settled
+
+    async def _settled(
+        self,
+        question: Question,
+        decision: Decision,
+        mark: str,
+        details: Mapping[str, Any] | None,
+        wait: bool,
+        ask: Ask | None,
+    ) -> Settled:
         if decision.verdict == "allow":
-            self._note(question, definition)
-            return self._allowed(question, decision.reason)
-        if self._granted(question, mark):
-            self._note(question, definition)
-            return self._allowed(question, "granted before")
-        request = asked(question, decision.reason, details or {}, wait=wait)
-        answer = await (ask or self.broker.ask)(request)
+            return self._allowed(question, decision)
+        if self.grants.find(question, mark, time.time()) is not None:
+            return self._allowed(question, decision, "granted before")
+        answer = await (ask or self.broker.ask)(asked(question, decision.reason, details, wait))
         self.heard(question, answer, decision.reason)
+        return await self.accept(question, mark, answer, decision)
+
+    async def accept(self, question: Question, mark: str, answer: Answer, decision: Decision) -> Settled:
+        """What a person's answer makes of a question that was decided to be asked: PolicyError if not a yes."""
         match answer:
             case Allow():
-                self.remember(question, mark, answer)
-                self._note(question, definition)
-                return self._allowed(question, f"the user said yes: {answer.scope}")
+                await self._remember(question, mark, answer)
+                return self._allowed(question, decision, f"the user said yes: {answer.scope}")
             case Edit():
-                self._note(question, definition)
-                return Settled(self._allowed(question, "the user changed it").reason, answer.value)
+                self.check_edited(question, answer.value)
+                return replace(self._allowed(question, decision, "the user changed it"), edited=answer.value)
             case Later():
                 raise Postponed(answer.ticket)
             case _:
-                reason = answer.reason if isinstance(answer, Deny) else ""
-                raise self._refused(question, "deny", reason or "the user said no", decision.rule)
+                raise self._refused(question, decision, answer.reason or "the user said no")
 
-    def _allowed(self, question: Question, reason: str) -> Settled:
-        self._told("decision", question, "allow", reason)
-        return Settled(reason)
+    def check_edited(self, question: Question, value: Any) -> None:
+        """Look at what a person put in the place of arguments, which is a call like any other; PolicyError if not."""
+        if question.kind not in _WITH_ARGUMENTS:
+            return
+        if not isinstance(value, dict):
+            raise PolicyError(f"{question.full}: arguments are an object, and the user's edit is none")
+        self.check(replace(question, arguments=value))
 
-    def _refused(self, question: Question, verdict: str, reason: str, rule: Any) -> PolicyError:
-        self._told("decision", question, verdict, reason)
-        return PolicyError(f"{question.full}: {reason}", verdict=verdict, rule=rule).at(server=question.server)
+    # What is decided, and told
 
-    def _told(self, kind: str, question: Question, verdict: str, reason: str) -> None:
-        event = Event(kind=kind, server=question.server, old=question.kind, new=verdict, reason=reason)
-        self._tell(replace(event, details=question))
+    def _possible(self, question: Question, ask: Ask | None) -> Decision:
+        """What the policy says, where nobody may be there to be asked."""
+        decision = self.look(question)
+        if decision.verdict != "ask" or ask is not None or attended(self.broker):
+            return decision
+        decision = self.policy.unattended(decision)
+        if decision.verdict == "allow":
+            return decision
+        return replace(decision, reason=f"{decision.reason}. Give the host consent=, or allow it: {_cure(question)}")
+
+    def _passed(self, question: Question, decision: Decision) -> Decision:
+        if decision.verdict in ("deny", "hide"):
+            raise self._refused(question, decision, decision.reason)
+        return decision
+
+    def _allowed(self, question: Question, decision: Decision, reason: str = "") -> Settled:
+        self._decided(question, replace(decision, verdict="allow", reason=reason or decision.reason))
+        return Settled(reason or decision.reason)
+
+    def _refused(self, question: Question, decision: Decision, reason: str) -> PolicyError:
+        verdict = "deny" if decision.verdict in ("allow", "ask") else decision.verdict
+        self._decided(question, replace(decision, verdict=verdict, reason=reason))
+        what = question.full if question.kind == "tool.call" else f"{question.full} ({question.kind})"
+        return PolicyError(f"{what}: {reason}", verdict=verdict, rule=decision.rule).at(server=question.server)
+
+    def _decided(self, question: Question, decision: Decision) -> None:
+        event = Event(kind="decision", server=question.server, old=question.kind, new=decision.verdict)
+        self._tell(replace(event, reason=decision.reason, details=Decided(question, decision)))
 
     def heard(self, question: Question, answer: Answer, reason: str) -> None:
         """Tell what the person in charge answered."""
-        self._told("consent", question, type(answer).__name__.lower(), reason)
+        event = Event(kind="consent", server=question.server, old=question.kind, new=type(answer).__name__.lower())
+        self._tell(replace(event, reason=reason, details=question))
 
-    # Grants
+    # What is kept
 
-    def _granted(self, question: Question, mark: str) -> bool:
-        return self.grants.find(question, mark, time.time()) is not None
-
-    def remember(self, question: Question, mark: str, answer: Allow) -> None:
+    async def _remember(self, question: Question, mark: str, answer: Allow) -> None:
         """Keep what was agreed to for longer than once."""
         if answer.scope != "once" and question.identity:
             exact = (question.arguments or {}).keys() if answer.exact else None
             given = grant(question, mark, time.time(), scope=answer.scope, seconds=answer.expires, exact=exact)
-            self.grants.add(given)
+            await _kept(question, self.grants.add, given)
 
-    # Definitions that change
-
-    def _note(self, question: Question, definition: Any) -> None:
+    async def note(self, question: Question, definition: Any, mark: str) -> None:
+        """This definition, of this fingerprint, is the one that is used."""
         if definition is None or not question.identity:
             return
         pin = self.pins.get(question.identity, question.tool)
-        if pin is None or pin.fingerprint != fingerprint(definition):
-            self.pins.keep(question.server, question.identity, [definition], time.time())
+        if pin is None or pin.fingerprint != mark:
+            await _kept(question, self.pins.keep, question.server, question.identity, [definition], time.time())
 
-    def _changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
+    # Definitions that change
+
+    def changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
         pin = self.pins.get(question.identity, question.tool) if definition is not None else None
         if pin is None or pin.fingerprint == mark:
@@ -148,20 +191,37 @@ class Desk:
         found = self.pins.compare(question.identity, [definition]).changed[0].differences
         return found if any(one.kind in _GRAVE for one in found) else None
 
-    async def _show(self, question: Question, found: list[Any], wait: bool, ask: Callable[..., Any] | None) -> None:
+    async def _show(self, question: Question, found: list[Difference], wait: bool, ask: Ask | None) -> None:
         changed = replace(question, kind="definition.changed", arguments=None)
+        decision = self.check(changed)
         reason = "its definition is not the one that was used before"
-        request = asked(changed, reason, {"changes": describe(found)}, wait=wait)
-        answer = await (ask or self.broker.ask)(request)
+        answer = await (ask or self.broker.ask)(asked(changed, reason, {"changes": describe(found)}, wait))
         self.heard(changed, answer, reason)
         if isinstance(answer, Later):
             raise Postponed(answer.ticket)
         if not isinstance(answer, Allow):
             text = f"its definition changed, and that was not agreed to: {describe(found[:3])}"
-            raise self._refused(question, "deny", text, None)
+            raise self._refused(question, decision, text)
 
 
-def asked(question: Question, reason: str, details: Mapping[str, Any], *, wait: bool = True) -> ConsentRequest:
+async def _kept(question: Question, keep: Callable[..., Any], *values: Any) -> None:
+    """Written down off the loop, since another process may hold the file."""
+    try:
+        await asyncio.to_thread(keep, *values)
+    except OSError as exc:
+        text = f"{question.full}: what was agreed to cannot be kept: {exc}"
+        raise PolicyError(text).at(server=question.server) from exc
+
+
+def _cure(question: Question) -> str:
+    names = {"kind": question.kind, "server": question.server, "tool": question.tool}
+    said = ", ".join(f'{name}="{clip(value)}"' for name, value in names.items() if value)
+    return f'rule("allow", {said})'
+
+
+def asked(
+    question: Question, reason: str, details: Mapping[str, Any] | None = None, wait: bool = True
+) -> ConsentRequest:
     """A question for a policy as one for a person."""
     kind: Kind = question.kind  # pyright: ignore[reportAssignmentType]
     return ConsentRequest(
@@ -169,16 +229,8 @@ def asked(question: Question, reason: str, details: Mapping[str, Any], *, wait: 
         server=question.server,
         tool=question.tool,
         arguments=question.arguments,
-        details=details,
+        details=details or {},
         reason=reason,
         trusted=question.trusted,
         wait=wait,
     )
-
-
-def _means(decision: Decision, question: Question) -> bool:
-    """Whether a rule is about what the user has configured: it names the kind, or it forbids the whole server."""
-    rule = decision.rule
-    if rule is None:
-        return False
-    return bool(rule.kind) or (decision.verdict in ("deny", "hide") and bool(question.tool or not rule.tool))

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-import msgspec
-
+from dovetail.errors import InvalidParams, clip
 from dovetail.host.identity import identity_of
 from dovetail.host.names import cleaned
 from dovetail.host.quotas import quota
 from dovetail.host.secrets import Level, Place, Reference, Secrets, parts
 from dovetail.protocol.limits import Timeouts
+from dovetail.wire.codec import convert
 from dovetail.wire.shape import Struct, field, replace
 
 OWN: Final = "x-dovetail"
 
 
 class Chosen(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tools of a server are offered, by globs of their own names; without any, all."""
+    """Which tools of a server are offered, by globs of their own names; all, unless something is said."""
 
-    allow: list[str] = field(default_factory=list[str])
+    allow: list[str] | None = None
     deny: list[str] = field(default_factory=list[str])
 
 
@@ -35,12 +35,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     roots: list[str] = field(default_factory=list[str])
     tools: Chosen = field(default_factory=Chosen)
     timeouts: dict[str, float] = field(default_factory=dict[str, float])
-    start: Literal["lazy", "eager"] = "lazy"
+    start: Literal["lazy", "eager"] | None = None
+    start_time: float | None = None  # seconds to become ready
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         Timeouts(**self.timeouts)
         quota(self.limits)
+        if self.start_time is not None and self.start_time <= 0:
+            raise ValueError("start_time must be more than 0")
 
 
 class Problem(Struct, frozen=True):
@@ -185,14 +188,20 @@ _OURS: Final = frozenset(
     ("command", "cmd", "args", "env", "environment", "envs", "env_vars", "env_keys", "envFile", "cwd", "url", "httpUrl",
      "serverUrl", "uri", "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "enabled", "disabled",
      "includeTools", "excludeTools", "enabled_tools", "disabled_tools", "available_tools", "timeout",
-     "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", OWN)
+     "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "request_timeout_ms", OWN)
 )  # fmt: skip
+# What has to be said or done here once more.
+_TOLD: Final = {
+    "trust": f'is not taken from another host; here it is "{OWN}": {{"trust": true}}',
+    "oauth": "is not taken over; log in here, if the server asks for it",
+}
 # What says nothing to us, or what another host's user agreed to there and not here.
 _THEIRS: Final = frozenset(
     ("type", "transport", "transportType", "name", "display_name", "description", "title", "icon", "version", "gallery",
-     "dev", "bundled", "source", "trust", "autoApprove", "alwaysAllow", "required", "settings", "provider", "oauth",
-     "scopes", "auth", "requestOptions")
+     "dev", "bundled", "source", "autoApprove", "alwaysAllow", "required", "settings", "provider", "scopes", "auth",
+     "requestOptions", *_TOLD)
 )  # fmt: skip
+_MILLISECONDS: Final = frozenset(("claude-code", "gemini", "opencode"))
 _NOT_REACHED: Final = frozenset(("builtin", "platform", "frontend", "inline_python"))
 
 
@@ -210,6 +219,8 @@ def read_entry(
     if not isinstance(command, str) and not isinstance(url, str):
         raise ValueError("needs a command or a url")
     settings, notices = _settings(entry, source, level)
+    notices += [f"{name} {text}" for name, text in _TOLD.items() if entry.get(name)]
+    passed = _passed(entry.get("env_vars"), notices)
     unknown = {name: value for name, value in entry.items() if name not in _OURS and name not in _THEIRS}
     if unknown:
         notices.append(f"not understood: {', '.join(sorted(unknown))}")
@@ -222,7 +233,7 @@ def read_entry(
         command=command if isinstance(command, str) else None,
         args=args,
         env=env | {key: f"${{{key}}}" for key in _names(entry.get("env_keys")) if key not in env},
-        passed=_names(entry.get("env_vars")),
+        passed=passed,
         env_file=_text("envFile", entry.get("envFile")),
         cwd=_text("cwd", entry.get("cwd")),
         url=url if isinstance(url, str) and not isinstance(command, str) else None,
@@ -269,25 +280,46 @@ def _settings(entry: dict[str, Any], source: str, level: Level) -> tuple[Setting
     if not isinstance(given, dict):
         raise ValueError(f"{OWN} must be an object")
     own: dict[str, Any] = dict(given)
-    tools = {
-        "allow": entry.get("includeTools") or entry.get("enabled_tools") or entry.get("available_tools") or [],
-        "deny": entry.get("excludeTools") or entry.get("disabled_tools") or [],
-    }
-    own.setdefault("tools", tools)
+    own["tools"] = _tools(entry, own.get("tools"))
     own.setdefault("timeouts", _timeouts(entry, source))
     if level == "project" and own.pop("trust", None):
         notices.append("a project's file cannot call its own server trusted")
     try:
-        return msgspec.convert(own, Settings), notices
-    except (ValueError, TypeError) as exc:  # what the types, the times and the limits refuse
-        raise ValueError(f"{OWN}: {exc}") from None
+        return convert(own, Settings, what=OWN), notices
+    except InvalidParams as exc:  # what the types, the times and the limits refuse
+        raise ValueError(exc.message.removeprefix("Invalid ")) from None
+
+
+def _tools(entry: dict[str, Any], own: Any) -> Any:
+    """What is offered: as our own settings say, or else as another host's do; what either leaves out is left out."""
+    if own is not None and not isinstance(own, dict):
+        return own  # which is refused where the types are
+    said: dict[str, Any] = {"deny": [], **(own or {})}
+    denied = entry.get("excludeTools") or entry.get("disabled_tools") or []
+    said["deny"] = [*said["deny"], *denied] if isinstance(said["deny"], list) and isinstance(denied, list) else denied
+    named = [entry[name] for name in ("includeTools", "enabled_tools") if entry.get(name) is not None]
+    named += [entry["available_tools"]] if entry.get("available_tools") else []  # goose writes [] and means all
+    return ({"allow": named[0]} if named else {}) | said
+
+
+def _passed(given: Any, notices: list[str]) -> list[str]:
+    """The variables Codex hands on, each as its name or as an object that has one."""
+    found: list[str] = []
+    for one in given if isinstance(given, list) else []:
+        name = one.get("name") if isinstance(one, dict) else one
+        if isinstance(name, str):
+            found.append(name)
+        else:
+            notices.append(f"env_vars: {clip(str(one))} names no variable")
+    return found
 
 
 def _timeouts(entry: dict[str, Any], source: str) -> dict[str, float]:
-    """In seconds; Gemini and opencode count milliseconds."""
+    """In seconds; Claude Code, Gemini and opencode count milliseconds."""
     found: dict[str, float] = {}
     for name, key, scale in (
-        ("timeout", "call", 0.001 if source in ("gemini", "opencode") else 1.0),
+        ("timeout", "call", 0.001 if source in _MILLISECONDS else 1.0),
+        ("request_timeout_ms", "call", 0.001),
         ("tool_timeout_sec", "call", 1.0),
         ("startup_timeout_sec", "initialize", 1.0),
         ("startup_timeout_ms", "initialize", 0.001),

@@ -11,6 +11,7 @@ KINDS: Final = (
     "server.removed",
     "server.state",
     "server.log",
+    "server.stderr",
     "tools.changed",
     "prompts.changed",
     "resources.changed",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.host.config import known_files, read_file
-from dovetail.host.entries import Entry, Problem
+from dovetail.host.entries import Entry, Problem, Settings
 from dovetail.host.quotas import quota
 from dovetail.host.secrets import Level, Secrets
 from dovetail.protocol.limits import Timeouts
@@ -69,24 +69,14 @@ class Following:
 
     def options(self, entry: Entry) -> dict[str, Any]:
         """What a host is told of it."""
-        own = entry.settings
-        found: dict[str, Any] = {
+        return {
             "identity": entry.identity,
             "source": str(entry.path),
             "enabled": entry.enabled,
-            "trust": own.trust,
-            "start": own.start,
-            "allow": tuple(own.tools.allow) or ("*",),
-            "deny": tuple(own.tools.deny),
-            "quota": quota(own.limits),
             "foreign": entry.level == "project",
             "shown": entry.shown(),
+            **_said(entry.settings),
         }
-        if own.roots:
-            found["roots"] = tuple(own.roots)
-        if own.timeouts:
-            found["timeouts"] = Timeouts(**own.timeouts)
-        return found
 
     async def watched(self, reload: Callable[[], Awaitable[None]]) -> None:
         """Call a function whenever one of the files is another than before."""
@@ -105,3 +95,29 @@ class Following:
                 there = path.stat()
                 found.append((path, there.st_mtime_ns, there.st_size, there.st_ino))
         return found
+
+
+def check_files(paths: Sequence[Any]) -> None:
+    """FileNotFoundError for one that is not there."""
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise TypeError(f"files are given one after another: from_config(a, b), not {type(path).__name__}")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no file {str(path)!r}")
+
+
+def _said(own: Settings) -> dict[str, Any]:
+    """What the file says of how it is treated; about all else the host's own options speak."""
+    start_time = own.start_time or own.timeouts.get("initialize")
+    times = own.timeouts if start_time is None else {"initialize": start_time} | own.timeouts
+    found: dict[str, Any] = {
+        "trust": own.trust or None,
+        "start": own.start,
+        "start_time": start_time,
+        "allow": None if own.tools.allow is None else tuple(own.tools.allow),
+        "deny": tuple(own.tools.deny) or None,
+        "quota": quota(own.limits) if own.limits else None,
+        "roots": tuple(own.roots) or None,
+        "timeouts": Timeouts(**times) if times else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}

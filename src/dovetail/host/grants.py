@@ -7,16 +7,14 @@ void without anybody having to notice.
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
-import msgspec
-
+from dovetail.errors import InvalidParams
+from dovetail.host.consent import Scope
 from dovetail.host.ledger import Document, Ledger
 from dovetail.host.policy import Question
-from dovetail.wire.codec import canonical, plain
+from dovetail.wire.codec import canonical, convert, plain
 from dovetail.wire.shape import Struct, replace
-
-Scope: TypeAlias = Literal["once", "session", "project", "always"]
 
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
@@ -30,6 +28,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     identity: str
     tool: str
     kind: str = "tool.call"
+    caller: str = ""
     fingerprint: str = ""
     shape: dict[str, Any] | None = None  # None: whatever the arguments
     project: str = ""
@@ -41,6 +40,7 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (
             bool(self.identity)
             and (self.identity, self.tool, self.kind) == (question.identity, question.tool, question.kind)
+            and self.caller == question.caller
             and self.fingerprint == fingerprint
             and not self.over(now)
             and (self.scope != "project" or (bool(self.project) and self.project == question.project))
@@ -68,6 +68,7 @@ def grant(
         identity=question.identity,
         tool=question.tool,
         kind=question.kind,
+        caller=question.caller,
         fingerprint=fingerprint,
         shape=None if exact is None else shape_of(question.arguments or {}, exact),
         project=question.project if scope == "project" else "",
@@ -107,6 +108,11 @@ class Grants:
     def __init__(self, path: str | Path | None = None) -> None:
         self._file = Ledger(path)
         self._run = Ledger()
+
+    @property
+    def path(self) -> Path | None:
+        """The file, if there is one."""
+        return self._file.path
 
     def add(self, grant: Grant) -> Grant:
         """Remember a grant; the same with its id. ValueError for one that says nothing of whom it is for."""
@@ -162,8 +168,8 @@ def _read(document: Document) -> "list[Grant]":
     found: list[Grant] = []
     for one in document.get("grants") or ():
         try:
-            found.append(msgspec.convert(one, Grant))
-        except msgspec.ValidationError:
+            found.append(convert(one, Grant))
+        except InvalidParams:
             continue
     return found
 

@@ -6,25 +6,28 @@ way. The whole can be served again as one server.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Self
 
 from dovetail.client.clock import Progress
 from dovetail.client.rounds import Pending
 from dovetail.connect import Client
+from dovetail.host.answering import lacking
+from dovetail.host.config import check_level
 from dovetail.host.consent import Broker, read_answer
 from dovetail.host.deciding import Postponed
 from dovetail.host.entries import Entry, Problem
 from dovetail.host.events import Event
-from dovetail.host.following import Following
+from dovetail.host.following import Following, check_files
 from dovetail.host.gateway import Gateway, Mode
 from dovetail.host.grants import Grants
 from dovetail.host.inbox import Item
 from dovetail.host.journal import Journal
 from dovetail.host.member import Member
-from dovetail.host.metering import shortened
 from dovetail.host.models.model import Model
-from dovetail.host.noting import journaling, noted
+from dovetail.host.noting import journaling
+from dovetail.host.performing import barred, passed, performed
 from dovetail.host.pinned import Pins
 from dovetail.host.policy import Policy
 from dovetail.host.postponing import Postponing
@@ -32,11 +35,9 @@ from dovetail.host.roster import PATIENCE, Roster
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up
 from dovetail.host.secrets import Level, Secrets
 from dovetail.serve import Server, Transport, serving
-from dovetail.wire.codec import convert, plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
-from dovetail.wire.tools import CallToolResult
 
 _WEB_TIME: Final = 15.0  # seconds for callers of a gateway to get their answers at the end
 
@@ -45,10 +46,11 @@ class Host(Roster):
     """Servers, and what may happen with them.
 
     policy: rules, or a TOML file of them. consent: a broker, or a function that is asked. model: answers what servers
-    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for;
-    without them that is forgotten with the host. journal: a file of what was done and why. roots: folders the servers
-    may work in. patience: seconds a list waits for servers that are not ready. secrets: looks up what configurations
-    refer to, and masks it in all that is told. Other options are settings for all servers.
+    ask a model. grants, pins: files that keep what the user agreed to, and the definitions it was agreed to for, which
+    are kept in pins.json beside the grants unless it is said where; without a file that is forgotten with the host.
+    journal: a file of what was done and why. roots: folders the servers may work in. patience: seconds a list waits for
+    servers that are not ready. secrets: looks up what configurations refer to, and masks it in all that is told. Other
+    options are settings for all servers.
     """
 
     def __init__(
@@ -78,7 +80,6 @@ class Host(Roster):
             secrets=secrets,
             settings=settings,
         )
-        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
         self.postponing = Postponing(self)
         self._following: Following | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -102,8 +103,11 @@ class Host(Roster):
         """A host of the servers in configuration files of any known host; without paths, of all that are found here.
 
         level: whose files they are; servers of a "project" are only started with the user's consent. watch: follow
-        the files while the host is open. What cannot be read is in `problems`. Options are those of the host.
+        the files while the host is open. What cannot be read is in `problems`; a file that is named and not there is
+        an error. Options are those of the host, and hold for all servers whose entries say nothing else.
         """
+        check_level(level)
+        check_files(paths)
         host = cls(secrets=secrets, **options)
         host._following = Following(paths, level, host.secrets, watch=watch)
         host._follow(*host._following.read())
@@ -174,6 +178,7 @@ class Host(Roster):
     async def call(
         self,
         name: str,
+        /,
         arguments: Mapping[str, Any] | None = None,
         *,
         wait: bool = True,
@@ -181,14 +186,17 @@ class Host(Roster):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
         retry: bool | None = None,
+        **named: Any,
     ) -> Any:
         """Call a tool by "server.tool", by what a model sees, or by its bare name if only one server has it.
 
-        Returns its result; with `wait=False` and a `DurableConsent`, a `Waiting` if somebody has to answer first.
+        Arguments are given as a mapping, or by name where no option is called so. Returns its result; with `wait=False`
+        and a `DurableConsent`, a `Waiting` if somebody has to answer first.
 
         Raises:
             PolicyError: the policy, or the user, said no.
         """
+        arguments = {**(arguments or {}), **named}
         if name in OWN and OWN[name] != CALL:
             return looked_up(await self._listed("tool"), OWN[name], arguments or {})
         if name in OWN:
@@ -200,6 +208,7 @@ class Host(Roster):
             settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
         except Postponed as put_off:
             return await self.postponing.put_off(put_off.ticket, question, declared)
+        await self.check_same(member, declared)
         told = settled.edited if settled.edited is not None else dict(question.arguments or {})
         return await self.perform(
             member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
@@ -218,49 +227,44 @@ class Host(Roster):
     ) -> Any:
         """Do what may be done, within the limits; `resume` goes on with a call that waited."""
         tool: str = declared.name
-        quota = self.quota(member, tool)
-        async with self.meter.within(member.name, tool, quota), member.using() as client:
-            most = timeout if quota.timeout is None else min(timeout or quota.timeout, quota.timeout)
+
+        async def work(client: Client, most: float | None) -> Any:
+            if resume is not None:
+                return await resume(client)
             start = client.call_tool if wait else client.start_tool
-            with noted(self.question(member, "tool.call", tool, arguments, declared), self.tell) as note:
-                if resume is not None:
-                    result = await resume(client)
-                else:
-                    result = await start(tool, arguments, timeout=most, total=quota.timeout, **options)
-                note(result)
+            idle = timeout if most is None else min(timeout or most, most)
+            return await start(tool, arguments, timeout=idle, total=most, **options)
+
+        with lacking():
+            result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
         if isinstance(result, Pending):
             return await self.postponing.asked(member, declared, arguments, result)
-        return await self._passed(member, tool, declared, shortened(result, quota.result_bytes))
-
-    async def _passed(self, member: Member, tool: str, declared: Any, result: CallToolResult) -> CallToolResult:
-        question = self.question(member, "tool.result", tool, None, declared)
-        settled = await self.desk.settle(question, details={"result": plain(result.content)})
-        if settled.edited is None:
-            return result
-        edited = settled.edited
-        content = [{"type": "text", "text": edited}] if isinstance(edited, str) else edited
-        return convert({"content": content, "isError": result.is_error}, CallToolResult, what="an edited result")
+        return await passed(self, member, declared, result)
 
     async def read(self, server: str, uri: str) -> ReadResourceResult:
         """Read a resource of a server."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "resource.read", uri, None))
-        async with member.using() as client:
-            return await client.read_resource(uri)
+        question = self.question(member, "resource.read", uri, None)
+        await self.desk.settle(question)
+        return await performed(self, member, question, lambda client, most: client.read_resource(uri, timeout=most))
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt of a server, filled in."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "prompt.get", name, dict(arguments or {})))
-        async with member.using() as client:
-            return await client.get_prompt(name, arguments)
+        question = self.question(member, "prompt.get", name, dict(arguments or {}))
+        settled = await self.desk.settle(question)
+        told: Mapping[str, str] | None = arguments if settled.edited is None else settled.edited
+        return await performed(self, member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""
         member = self._member(server)
-        await self.desk.settle(self.question(member, "complete", argument, None))
-        async with member.using() as client:
-            return await client.complete(argument, value, **reference)
+        of = reference.get("prompt") or reference.get("template") or ""
+        if (why := barred(self, member, "prompt.get" if "prompt" in reference else "resource.read", of)) is not None:
+            raise why
+        question = self.question(member, "complete", of, None)
+        await self.desk.settle(question)
+        return await performed(self, member, question, lambda client, _: client.complete(argument, value, **reference))
 
     # Questions that wait
 
@@ -283,7 +287,7 @@ class Host(Roster):
 
         Options are those of `Server`.
         """
-        gateway = Gateway(self, mode=mode, only=only, **options)
+        gateway = Gateway(self, lambda: nullcontext() if self.is_open else self, mode=mode, only=only, **options)
         self.on("server.added", lambda _: gateway.seat())
         self.on("server.removed", lambda _: gateway.seat())
         return gateway.server

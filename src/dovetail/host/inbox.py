@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.errors import AnswerError, clip
 from dovetail.host.consent import Allow, Answer, ConsentRequest, Deny, Edit, Later
 from dovetail.wire.codec import convert, encode, plain
 from dovetail.wire.shape import Struct, field
@@ -129,16 +130,16 @@ class DurableConsent:
             for ticket, request, asked, until, survives in rows
         ]
 
-    async def take(self, ticket: str) -> tuple[ConsentRequest, Work] | None:
-        """The question and what is to be done, which is gone with that; None if there is none, or somebody waits."""
-        for (sealed,) in self._run("SELECT work FROM asked WHERE ticket = ? AND work IS NOT NULL", ticket):
-            self._opened(sealed)  # what cannot be read is left for whoever can
+    async def find(self, ticket: str) -> tuple[ConsentRequest, Work] | None:
+        """The question and what is to be done, left where it is; None if there is none, or somebody waits."""
         rows = self._run(
-            "DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ? RETURNING request, work",
-            ticket,
-            time.time(),
+            "SELECT request, work FROM asked WHERE ticket = ? AND work IS NOT NULL AND until > ?", ticket, time.time()
         )
         return None if not rows else (_request(rows[0][0]), convert(json.loads(self._opened(rows[0][1])), Work))
+
+    async def take(self, ticket: str) -> bool:
+        """Take a question that was found out of the inbox; of several who try, one has it."""
+        return bool(self._run("DELETE FROM asked WHERE ticket = ? AND work IS NOT NULL RETURNING ticket", ticket))
 
     async def answer(self, ticket: str, answer: Answer) -> bool:
         """Give whoever waits the answer; whether anybody may be waiting."""
@@ -204,15 +205,31 @@ def _answer(given: Mapping[str, Any]) -> Answer:
 
 
 def responses(work: Work, answer: Answer) -> dict[str, Any]:
-    """An answer of the person's as the server takes it: to every form that is open, or by their keys."""
-    value = plain(answer.value) if isinstance(answer, Edit) else None
-    keyed = isinstance(value, dict) and value.keys() == work.questions.keys()
+    """An answer of the person's as the server takes it; where several questions are open, each by its key.
+
+    Raises:
+        AnswerError: it answers something else than was asked.
+    """
     found: dict[str, Any] = dict(work.answers)
-    for key in work.questions:
-        if isinstance(answer, Deny):
-            found[key] = {"action": "cancel" if answer.dismissed else "decline"}
-        elif isinstance(answer, Allow):
-            found[key] = {"action": "accept"}
-        else:
-            found[key] = {"action": "accept", "content": value[key] if keyed and value is not None else value}
-    return found
+    if isinstance(answer, Deny):
+        return found | {key: {"action": "cancel" if answer.dismissed else "decline"} for key in work.questions}
+    value = plain(answer.value) if isinstance(answer, Edit) else True
+    return found | {key: _response(key, work.questions[key], one) for key, one in _keyed(work, value).items()}
+
+
+def _keyed(work: Work, value: Any) -> dict[str, Any]:
+    if len(work.questions) == 1:
+        return dict.fromkeys(work.questions, value)
+    if isinstance(value, dict) and value.keys() == work.questions.keys():
+        return value
+    raise AnswerError(f"several questions are open: answer each by its key, {', '.join(map(clip, work.questions))}")
+
+
+def _response(key: str, question: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    if value is False or value is None:
+        return {"action": "decline"}
+    if (question.get("params") or {}).get("mode") == "url":
+        return {"action": "accept"}
+    if not isinstance(value, dict):
+        raise AnswerError(f"{clip(key)} is a form, answered by what was filled in: Edit({{...}}), or Deny()")
+    return {"action": "accept", "content": value}

@@ -32,7 +32,8 @@ class Ledger:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for moments
+        self._changing = threading.Lock()  # for as long as another process takes, which keeps nobody from reading
         self._seen: tuple[int, int, int] | None = None
         self._kept: Document = {}
 
@@ -42,17 +43,18 @@ class Ledger:
             return self._current()
 
     def change(self, edit: Callable[[Document], T]) -> T:
-        """Let a function change the document; what it returns."""
-        with self._lock:
+        """Let a function change the document; what it returns. TimeoutError if another process does not let go."""
+        with self._changing:
             if self.path is None:
                 return edit(self._kept)
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self.path):
                 self._set_damaged_aside()
-                document: Document = copy.deepcopy(self._current())  # a copy: the edit may fail half way
+                document: Document = copy.deepcopy(self.read())  # a copy: the edit may fail half way
                 result = edit(document)
                 replace(self.path, encode(document))
-                self._seen = None
+                with self._lock:
+                    self._seen = None
                 return result
 
     def _current(self) -> Document:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from dovetail.client.forwarding import Forwarding, Screen
 from dovetail.client.listening import Change
 from dovetail.connect import Client
 from dovetail.errors import (
@@ -24,34 +25,26 @@ from dovetail.errors import (
 )
 from dovetail.host.events import Event
 from dovetail.host.learned import Learned, declared, tells
-from dovetail.host.quotas import Quota
 from dovetail.host.secrets import Unresolved, cleaned
-from dovetail.protocol.mounting import Hear, Kind, Mountable
-from dovetail.wire.shape import Struct
+from dovetail.host.terms import Terms
+from dovetail.protocol.mounting import Hear, Kind
+from dovetail.wire.revisions import stateless
 
 log = logging.getLogger("dovetail")
 
 T = TypeVar("T")
 State: TypeAlias = Literal["idle", "starting", "ready", "degraded", "needs_login", "failed", "disabled"]
 
+_LOOKS: Final = 2
 _SETTLED: Final = 5.0  # seconds a server may take to leave before the host goes on without it
 
 
-class Terms(Struct, frozen=True, kw_only=True):
-    """How one server is treated. Times are seconds."""
+class Wish:
+    """Resources that somebody wants to hear of."""
 
-    trust: bool = False  # whether what it says of its own tools may relax a policy
-    start: Literal["lazy", "eager"] = "lazy"
-    start_time: float = 30.0  # to become ready
-    list_time: float = 10.0  # to say what it offers
-    list_life: float = 60.0  # of a list, where the server does not tell of changes
-    idle_stop: float | None = None  # unused for so long, it is stopped; what it offers stays known
-    backoff: tuple[float, float] = (1.0, 60.0)  # between attempts: the first wait, doubling up to the last
-    give_up: int = 5  # failures in a row after which it is only tried once in a while
-    allow: tuple[str, ...] = ("*",)  # globs of tools
-    deny: tuple[str, ...] = ()
-    roots: tuple[Any, ...] | None = None  # instead of the host's
-    quota: Quota = Quota()  # for each of its tools, beside what the policy says
+    def __init__(self, uris: tuple[str, ...]) -> None:
+        self.uris = uris
+        self.task: asyncio.Task[Any]
 
 
 class Member:
@@ -70,6 +63,7 @@ class Member:
         permit: Callable[[], Awaitable[None]] | None = None,
         barred: Callable[[], str] = str,
         mask: Callable[[str], str] = str,
+        screen: Screen | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -77,19 +71,22 @@ class Member:
         self.source = source
         self.state: State = "idle" if enabled else "disabled"
         self.reason: MCPError | None = None
-        self.shared = False  # whether callers of a gateway use it too
+        self.shared = False  # whether callers of a gateway may use it too
+        self.screen = screen  # looks at what it asks them
         self._make = make
         self._tell = tell
         self._permit = permit  # whatever must agree before it is started
         self._barred = barred  # why it may not be started at all, if so
         self._mask = mask  # takes secrets out of what is told
         self._client: Client | None = None
-        self._forwarding: Mountable | None = None
+        self._forwarding: Forwarding | None = None
+        self._announced = False  # whether the server that runs was told of them
         self._starting: asyncio.Task[Client] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._learned = Learned(name, tell)
         self._listing: dict[Kind, asyncio.Task[dict[str, Any]]] = {}
+        self._wishes: list[Wish] = []
         self._uses = 0
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
@@ -108,6 +105,7 @@ class Member:
             permit=self._permit,
             barred=self._barred,
             mask=self._mask,
+            screen=self.screen,
         )
         made._learned.hearers = self._learned.hearers
         return made
@@ -171,21 +169,24 @@ class Member:
         if self._failures and wait > 0:
             why = f": {self.reason.args[0]}" if self.reason is not None and self.reason.args else ""
             raise CannotStart(f"it failed {self._failures} times and is tried again in {wait:.0f} s{why}").at(
-                server=self.name, hint=f"host.restart({self.name!r}) tries at once"
+                server=self.name,
+                stderr=None if self.reason is None else self.reason.stderr,
+                hint=f"host.restart({self.name!r}) tries at once",
             )
 
     async def _start(self) -> Client:
         self._set("starting")
         client: Client | None = None
-        forwarding: Mountable | None = None
+        forwarding: Forwarding | None = None
         try:
             if self._permit is not None:
                 await self._permit()
-            made = self._make()
-            client = await made if isinstance(made, Awaitable) else made
-            client.on_connection = self._connection
-            forwarding = client.mountable(shared=True) if self.shared else None
             async with asyncio.timeout(self.settings.start_time):
+                made = self._make()
+                client = await made if isinstance(made, Awaitable) else made
+                client.on_connection = self._connection
+                announced = self.shared
+                forwarding = client.mountable(shared=True, announced=announced, screen=self.screen)
                 await client.connect()
         except asyncio.CancelledError:
             await self._closed(client, forwarding)
@@ -195,11 +196,14 @@ class Member:
             failed = self._failed(self._told(exc))
             raise failed from failed.__cause__
         self._client, self._forwarding = client, forwarding
+        self._announced = announced or stateless(client.revision or "")  # a stateless one is told with each request
         self._learned.stale()
         self._set("ready")
         self._hears = tells(client)
         if self._hears:
             self.spawn(self._hear(client))
+        for wish in self._wishes:
+            self.spawn(self._attend_again(wish))
         self._rest()
         return client
 
@@ -279,18 +283,32 @@ class Member:
         return self._learned.follow(hear)
 
     async def subscribe(self, uris: Sequence[str]) -> Callable[[], None]:
-        """Hear of these resources too; the server stays awake for it."""
-        client = await self.ready()
-        listening = client.listen(tools=False, prompts=False, resources=False, uris=uris)
-        await listening.__aenter__()
-        self._uses += 1
-        task = self.spawn(self._subscribed(listening))
+        """Hear of these resources too, after a new start as well; the server stays awake for it."""
+        wish = Wish(tuple(uris))
+        await self._attend(wish)
+        self._wishes.append(wish)
 
         def stop() -> None:
-            task.cancel()
+            if wish in self._wishes:
+                self._wishes.remove(wish)
+                wish.task.cancel()
 
-        task.add_done_callback(lambda _: self._released())
         return stop
+
+    async def _attend(self, wish: Wish) -> None:
+        listening = (await self.ready()).listen(tools=False, prompts=False, resources=False, uris=wish.uris)
+        await listening.__aenter__()
+        self._uses += 1
+        wish.task = self.spawn(self._subscribed(listening))
+        wish.task.add_done_callback(lambda _: self._released())
+
+    async def _attend_again(self, wish: Wish) -> None:
+        """What is wanted of a server that was started anew; nobody knows what was missed meanwhile."""
+        await self._attend(wish)
+        if wish not in self._wishes:
+            wish.task.cancel()
+        for uri in wish.uris:
+            self._changed(Change("resource", uri, missed=True))
 
     async def _subscribed(self, listening: Any) -> None:
         with contextlib.suppress(MCPError):
@@ -310,11 +328,8 @@ class Member:
             return {}
         if kind in self.known and (self.asleep or self._is_fresh(kind)):
             return self.known[kind]
-        listing = self._listing.get(kind)
-        if listing is None or listing.done():
-            listing = self._listing[kind] = self.spawn(self._list(kind))
         try:
-            return await self._shared(listing)
+            return await self._looked(kind)
         except asyncio.CancelledError:
             self._learned.missed(kind)
             raise
@@ -323,6 +338,21 @@ class Member:
             if kind in self.known:
                 return self.known[kind]
             raise
+
+    async def current(self, kind: Kind) -> Mapping[str, Any]:
+        """What it offers now, and not what it offered before it changed, slept or was started anew."""
+        for _ in range(_LOOKS):  # what changes while it is told is told again
+            if self._is_fresh(kind):
+                break
+            await self._looked(kind)
+        return self.known[kind]
+
+    async def _looked(self, kind: Kind) -> dict[str, Any]:
+        """Its list; all who want it share one."""
+        listing = self._listing.get(kind)
+        if listing is None or listing.done():
+            listing = self._listing[kind] = self.spawn(self._list(kind))
+        return await self._shared(listing)
 
     def _is_fresh(self, kind: Kind) -> bool:
         since = self._learned.since(kind)
@@ -353,14 +383,19 @@ class Member:
 
     # For a gateway
 
-    async def forwarding(self) -> Mountable:
-        """The server as something to forward requests to."""
-        if not self.shared:
-            self.shared = True
-            await self.stop()  # one that was told of this host alone is told of others when it is started again
+    async def forwarding(self) -> Forwarding:
+        """The server as something to forward requests to, by one who uses it."""
         await self.ready()
+        if not self._announced and self._undisturbed:
+            await self.stop()  # what it was told when it was started, of this host alone, it is told anew
+            await self.ready()
         assert self._forwarding is not None
         return self._forwarding
+
+    @property
+    def _undisturbed(self) -> bool:
+        """Whether it can be started anew at nobody's cost but that of one who uses it."""
+        return self._uses <= 1 and all(one.done() for one in self._listing.values())
 
     async def answer(self, questions: Mapping[str, Any]) -> dict[str, Any]:
         """Answers to what the server asks within a result, as its client gives them."""
@@ -422,12 +457,12 @@ class Member:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, client: Client | None, forwarding: Mountable | None) -> None:
+    async def _closed(self, client: Client | None, forwarding: Forwarding | None) -> None:
         if client is not None:
             client.on_connection = None
             await asyncio.shield(self._close(client, forwarding))
 
-    async def _close(self, client: Client, forwarding: Mountable | None) -> None:
+    async def _close(self, client: Client, forwarding: Forwarding | None) -> None:
         try:
             async with asyncio.timeout(client.timeouts.close + _SETTLED):
                 await (client.close() if forwarding is None else forwarding.stop())

@@ -15,15 +15,19 @@ from dovetail.wire.tools import CallToolResult
 
 
 class Meter:
-    """What was used of the limits, for each tool of each server."""
+    """What was used of the limits: for each tool of each server, and for each other kind of thing of each server.
+
+    Addresses and names of prompts are the caller's to choose: counted one by one they would be no limit, and no end.
+    """
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], deque[float]] = {}
         self._room: dict[tuple[str, str], tuple[int, asyncio.Semaphore]] = {}
 
     @asynccontextmanager
-    async def within(self, server: str, tool: str, quota: Quota) -> AsyncGenerator[None]:
+    async def within(self, server: str, tool: str, quota: Quota, kind: str = "tool.call") -> AsyncGenerator[None]:
         """One call; PolicyError if there were too many of late, a wait if there are too many now."""
+        tool = tool if kind == "tool.call" else kind
         if quota.rate is not None:
             self.count(server, tool, quota.rate)
         async with contextlib.AsyncExitStack() as stack:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from dovetail.host.deciding import Decided
 from dovetail.host.events import Event
 from dovetail.host.journal import Journal
-from dovetail.host.policy import Decision, Question
+from dovetail.host.policy import Question
 from dovetail.wire.codec import encode
 from dovetail.wire.shape import Struct
 
@@ -55,8 +56,8 @@ def journaling(journal: Journal) -> Callable[[Event], None]:
             case "server.state":
                 journal.state(event.server, event.old or "", event.new or "", event.reason)
             case "decision":
-                verdict: Any = event.new
-                journal.decision(event.details, Decision(verdict=verdict, reason=event.reason or ""))
+                decided: Decided = event.details
+                journal.decision(decided.question, decided.decision)
             case "consent":
                 journal.consent(event.details, event.new or "", reason=event.reason)
             case "result":

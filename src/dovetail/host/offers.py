@@ -9,7 +9,7 @@ from dovetail.wire.resources import Resource, ResourceTemplate
 from dovetail.wire.shape import Struct
 from dovetail.wire.tools import Tool
 
-_BYTES_A_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
+BYTES_A_TOKEN: Final = 4  # a rule of thumb for English and JSON; each maker counts in its own way
 
 Declaration: TypeAlias = Tool | Resource | ResourceTemplate | Prompt
 
@@ -40,7 +40,7 @@ def tokens_of(declaration: Declaration) -> int:
         told: Any = (declaration.name, declaration.description or "", declaration.input_schema)
     else:
         told = declaration
-    return -(-len(encode(told)) // _BYTES_A_TOKEN)
+    return -(-len(encode(told)) // BYTES_A_TOKEN)
 
 
 def home_name(declaration: Declaration) -> str:

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from dovetail.errors import InvalidParams
 from dovetail.host.ledger import Document, Ledger
 from dovetail.host.pins import Difference, changes, fingerprint, pinned
-from dovetail.wire.codec import encode, plain
+from dovetail.wire.codec import convert, encode, plain
 from dovetail.wire.shape import Struct, field
 
 _LARGEST: Final = 256 * 1024  # of a definition that is kept whole; of a larger one only the digest
@@ -51,14 +50,20 @@ class Pins:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._file = Ledger(path)
+        self._index: tuple[Any, dict[tuple[str, str], Any]] = (None, {})  # of which list, and by what
 
     def get(self, identity: str, name: str) -> Pin | None:
         """What was agreed to, if anything was."""
-        return next((one for one in _read(self._file.read()) if (one.identity, one.name) == (identity, name)), None)
+        kept = self._file.read().get("pins")
+        if self._index[0] is not kept:
+            tables = (one for one in kept or () if isinstance(one, dict))
+            self._index = kept, {(str(one.get("identity")), str(one.get("name"))): one for one in tables}
+        found = self._index[1].get((identity, name))
+        return None if found is None else next(iter(_read([found])), None)
 
     def compare(self, identity: str, definitions: Iterable[Any]) -> Comparison:
         """A server's definitions, held against what was agreed to."""
-        known = {one.name: one for one in _read(self._file.read()) if one.identity == identity}
+        known = {one.name: one for one in self.list() if one.identity == identity}
         new: list[Any] = []
         changed: list[Changed] = []
         seen: set[str] = set()
@@ -106,7 +111,7 @@ class Pins:
 
     def list(self) -> "list[Pin]":
         """Everything that was agreed to."""
-        return sorted(_read(self._file.read()), key=lambda one: (one.server, one.identity, one.name))
+        return sorted(_read(self._file.read().get("pins") or ()), key=lambda one: (one.server, one.identity, one.name))
 
 
 def _pin(server: str, identity: str, definition: Any, now: float) -> Pin:
@@ -121,11 +126,11 @@ def _pin(server: str, identity: str, definition: Any, now: float) -> Pin:
     )
 
 
-def _read(document: Document) -> "list[Pin]":
+def _read(kept: Iterable[Any]) -> "list[Pin]":
     found: list[Pin] = []
-    for one in document.get("pins") or ():
+    for one in kept:
         try:
-            found.append(msgspec.convert(one, Pin))
-        except msgspec.ValidationError:
+            found.append(convert(one, Pin))
+        except InvalidParams:
             continue
     return found

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 from dovetail.host.escaping import line
@@ -37,8 +38,16 @@ _IN_TEXT: Final = re.compile(
 _FLOORS: Final = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
 _CEILINGS: Final = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
 _REFUSING: Final = frozenset(("pattern", "format", "const", "multipleOf", "uniqueItems", "not"))
+# What a schema is written in; anything else in one is words.
+_VOCABULARY: Final = (
+    _WORDS | _FLOORS | _CEILINGS | _REFUSING
+    | {"string", "number", "integer", "boolean", "null", "array", "object", "type", "enum", "items", "properties",
+       "required", "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "contains",
+       "prefixItems", "anyOf", "oneOf", "allOf", "if", "then", "else", "dependentSchemas", "dependentRequired"}
+)  # fmt: skip
 _DEEPEST: Final = 32
-_MOST: Final = 200  # differences told
+_LOOKED_AT: Final = 5000  # differences
+_MOST: Final = 200  # of them told, the gravest
 _SHOWN: Final = 300  # characters of a value or a line
 
 
@@ -64,20 +73,59 @@ def fingerprint(definition: Any) -> str:
 def changes(old: Any, new: Any) -> list[Difference]:
     """What changed between two definitions, gravest first."""
     before, after = pinned(old), pinned(new)
-    found: list[Difference] = []
+    found = [*islice(_differences(before, after), _LOOKED_AT)]
+    if len(found) == _LOOKED_AT:
+        found.append(Difference("", "widening", "more changed than is looked at"))
+    if not found and canonical(before) != canonical(after):  # too deep to be told, never silent
+        found.append(Difference("", "widening", "changed, too deep to be shown"))
+    known = {*_strings(before)}
+    graded = [_reworded(one, known, after) for one in found]
+    return sorted(graded, key=lambda one: -_GRAVITY[one.kind])[:_MOST]  # cut last, so that no crowd hides anything
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
     for name in _PINNED:
         one, other = before.get(name), after.get(name)
         if canonical(one) != canonical(other):
-            found += _member(f"/{name}", name, one, other)
-        if len(found) > _MOST:
-            break
-    found = found[:_MOST]
-    if not found and canonical(before) != canonical(after):  # too deep to be told, never silent
-        found.append(Difference("", "widening", "changed, too deep to be shown"))
-    return sorted(found, key=lambda one: -_GRAVITY[one.kind])
+            yield from _member(f"/{name}", name, one, other)
 
 
 _GRAVITY: Final = {"cosmetic": 0, "narrowing": 1, "widening": 2, "instruction": 3, "egress": 4}
+
+
+def _reworded(found: Difference, known: set[str], new: Any) -> Difference:
+    """What narrows and brings words with it is graded by them: a model reads them wherever they stand in a schema."""
+    fresh = {*_strings(_place(new, found.path))} - known - _VOCABULARY if found.kind == "narrowing" else None
+    if not fresh:
+        return found
+    kind: Grade = "egress" if any(map(_IN_TEXT.search, fresh)) else "instruction"
+    return Difference(found.path, kind, _compared("", "\n".join(sorted(fresh))))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in a value, the names of members too."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                yield text
+            case Mapping() as members:
+                yield from members
+                waiting += members.values()
+            case list() as items:
+                waiting += items
+            case _:
+                pass
+
+
+def _place(value: Any, pointer: str) -> Any:
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        else:
+            value = value[int(name)] if isinstance(value, list) and int(name) < len(value) else None
+    return value
 
 
 def describe(differences: Sequence[Difference]) -> str:
@@ -211,7 +259,7 @@ def _sets(old: Any, new: Any) -> Grade:
         return "widening"
     if old is None:
         return "narrowing"
-    before, after = _members(old), _members(new)
+    before, after = ({canonical(one) for one in (each if isinstance(each, list) else [each])} for each in (old, new))
     if before == after:
         return "cosmetic"
     return "narrowing" if after < before else "widening"

@@ -13,25 +13,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.connect import Client
-from dovetail.errors import MCPError, NotOffered, clip
+from dovetail.errors import MCPError, NotOffered, PolicyError, clip
 from dovetail.host.answering import Answers
 from dovetail.host.callers import PerCaller
 from dovetail.host.catalog import Catalog
-from dovetail.host.consent import Broker, CallbackConsent, DenyAll
+from dovetail.host.consent import Broker, read_broker
 from dovetail.host.deciding import Desk
+from dovetail.host.entries import Problem
 from dovetail.host.events import Event, check_kind
 from dovetail.host.grants import Grants
 from dovetail.host.identity import identity_of
-from dovetail.host.member import Member, Terms
+from dovetail.host.member import Member
 from dovetail.host.metering import Meter
+from dovetail.host.missing import meant, no_server, no_tool
 from dovetail.host.models.model import Model
 from dovetail.host.names import check_server
 from dovetail.host.offers import Manifest, Offered
 from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy, Question
+from dovetail.host.pins import fingerprint
+from dovetail.host.policy import Policy, Question, read_policy
 from dovetail.host.quotas import Quota
 from dovetail.host.searching import SERVER, searching
 from dovetail.host.secrets import Secrets
+from dovetail.host.terms import Terms
 from dovetail.protocol.mounting import KINDS, Kind
 
 log = logging.getLogger("dovetail")
@@ -64,10 +68,11 @@ class Roster:
         settings: Mapping[str, Any],
     ) -> None:
         Terms(**settings)  # a wrong one shows at once
-        self.policy = Policy.load(policy) if isinstance(policy, str | Path) else policy or Policy()
+        self.policy = read_policy(policy)
         self.model = model
         self.patience = patience
         self.meter = Meter()
+        self.problems: tuple[Problem, ...] = ()  # what of the configuration could not be read
         self._roots = roots
         self._project = project
         self.secrets = secrets or Secrets()  # what was looked up, so that it is masked wherever it would be told
@@ -77,14 +82,8 @@ class Roster:
         self._listeners: list[tuple[str, Callable[[Event], Any]]] = []
         self._snapshots: dict[tuple[Kind, ...], tuple[list[Any], Catalog]] = {}
         self._open = False
-        broker: Any = consent or DenyAll()
-        self.desk = Desk(
-            self.policy,
-            broker if hasattr(broker, "ask") else CallbackConsent(broker),
-            grants if isinstance(grants, Grants) else Grants(grants),
-            pins if isinstance(pins, Pins) else Pins(pins),
-            self.tell,
-        )
+        kept = grants if isinstance(grants, Grants) else Grants(grants)
+        self.desk = Desk(self.policy, read_broker(consent), kept, _pins(pins, kept), self.tell)
 
     # Servers
 
@@ -114,7 +113,7 @@ class Roster:
         async def make(**more: Any) -> Client:
             # Looking up a secret may take a while.
             to = await asyncio.to_thread(target) if callable(target) and not hasattr(target, "link") else target
-            given = {**answers.options(), **options, **more}
+            given: dict[str, Any] = {**(heard if _is_process(to) else {}), **answers.options(), **options, **more}
             for one in (to, given):
                 self._mask_in(one)
             return Client(to, name=name, on_log=logged, **given)
@@ -122,9 +121,16 @@ class Roster:
         def logged(message: Any) -> None:
             self.tell(Event(kind="server.log", server=name, new=message.level, details=message))
 
+        def wrote(line: str) -> None:
+            self.tell(Event(kind="server.stderr", server=name, new=self.secrets.mask(line)))
+
+        heard = {"stderr": wrote}
+
         async def permit() -> None:
-            question = Question(server=name, kind="server.start", identity=identity, trusted=settings.trust)
-            await self.desk.settle(question, details=shown, given=not foreign)
+            question = Question(
+                server=name, kind="server.start", identity=identity, trusted=settings.trust, foreign=foreign
+            )
+            await self.desk.settle(question, details=shown)
 
         def barred() -> str:
             if not self._open:
@@ -142,6 +148,7 @@ class Roster:
             permit=permit,
             barred=barred,
             mask=self.secrets.mask,
+            screen=answers.screened,
         )
         if credentials is not None:
             self._callers[name] = PerCaller(member, make, credentials)
@@ -183,8 +190,7 @@ class Roster:
     def _member(self, name: str) -> Member:
         found = self._members.get(name)
         if found is None:
-            known = ", ".join(sorted(self._members)) or "none"
-            raise NotOffered(f"there is no server {clip(name)}; there are: {known}")
+            raise NotOffered(no_server(name, self.servers, self.problems))
         return found
 
     @property
@@ -196,6 +202,11 @@ class Roster:
         """The server as one caller of a gateway uses it; PolicyError if it does not know who that is."""
         callers = self._callers.get(member.name)
         return member if callers is None else callers.of(principal)
+
+    def members_of(self, member: Member) -> tuple[Member, ...]:
+        """A server, and the same server as single callers use it."""
+        callers = self._callers.get(member.name)
+        return (member,) if callers is None else (member, *callers.members)
 
     async def _take(self, server: str, what: str) -> None:
         rate = self.policy.quota(server, what).rate
@@ -325,18 +336,39 @@ class Roster:
             return self._members[server], tool
         found = self.known("tool").find(name) or (await self._listed("tool")).find(name)
         if found is None:
-            raise NotOffered(f"there is no tool {clip(name)}, or several servers have one")
+            raise NotOffered(no_tool(name, self.known("tool"), self.servers, self.problems))
         return self._members[found.server], found.name
 
     async def declared(self, member: Member, tool: str) -> Any:
-        """The definition of a tool, looked up again if it is not known; NotOffered if there is none."""
-        known = member.known.get("tool") or {}
-        if tool not in known:
-            known = await member.listed("tool")
+        """The definition of a tool as it is now; NotOffered if there is none."""
+        known = await member.current("tool")
         found = known.get(tool)
         if found is None or not self.shows(member, "tool", tool, found):
-            raise NotOffered(f"there is no tool {clip(tool)}").at(server=member.name)
+            shown = [name for name, one in known.items() if self.shows(member, "tool", name, one)]
+            raise NotOffered(f"there is no tool {clip(tool)}{meant(tool, shown)}").at(server=member.name)
         return found
+
+    async def check_same(self, member: Member, definition: Any) -> None:
+        """PolicyError if a tool is no longer what was agreed to: asking may have taken a while."""
+        now = await self.declared(member, definition.name)
+        if now is not definition and fingerprint(now) != fingerprint(definition):
+            text = f"{member.name}.{definition.name}: its definition changed while it was asked about; call it again"
+            raise PolicyError(text).at(server=member.name)
+
+
+def _is_process(target: Any) -> bool:
+    if isinstance(target, Mapping):
+        return "command" in target
+    if isinstance(target, str):
+        return "://" not in target and not target.startswith("unix:")
+    return isinstance(target, Path | list | tuple)
+
+
+def _pins(given: Pins | str | Path | None, grants: Grants) -> Pins:
+    """Where definitions are kept: unless it is said, beside what was agreed to for them."""
+    if given is None and grants.path is not None:
+        return Pins(grants.path.with_name("pins.json"))
+    return given if isinstance(given, Pins) else Pins(given)
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from dovetail.auth.server.store import Full
+from dovetail.auth.server.store import FETCHED, Full
 
 _MOST: Final = 100_000  # of one kind
 _PURGE: Final = 200  # writes between two looks for what is over
@@ -16,6 +16,10 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS kept (
     kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, until REAL NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID
+"""
+
+_FORGET: Final = """
+DELETE FROM kept WHERE kind = ? AND key IN (SELECT key FROM kept WHERE kind = ? ORDER BY until LIMIT ?)
 """
 
 
@@ -69,8 +73,10 @@ class SqliteStore:
             count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
             there = self._base.execute("SELECT 1 FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
             if count >= _MOST and there is None:
-                self._writes -= 1
-                raise Full(kind)
+                if kind not in FETCHED:
+                    self._writes -= 1
+                    raise Full(kind)
+                self._base.execute(_FORGET, (kind, kind, count - _MOST + _PURGE))
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that; of several processes one gets it."""

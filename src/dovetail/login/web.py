@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import re
+import socket
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -27,6 +29,7 @@ _LOCAL: Final = "if it is yours, say so: local=True in what auth= is, such as OA
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 _LOCAL_ENDINGS: Final = (".localhost", ".local", ".internal")
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -105,10 +108,26 @@ def is_public(address: str) -> bool:
 
 def is_local(host: str) -> bool:
     """Whether a host is named as one of this machine or network, so that its documents may be there too."""
-    name = host.lower().rstrip(".")
+    name = _spelled(host)
     if name in _LOCAL_NAMES or name.endswith(_LOCAL_ENDINGS):
         return True
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(name)
-        return not is_public(name)
+    if ":" in name or _NUMBER.fullmatch(name.rpartition(".")[2]):
+        return not is_public(_number(name))
     return "." not in name
+
+
+def _spelled(host: str) -> str:
+    """A host as it is looked up: letters and digits of other scripts may stand for plain ones."""
+    if ":" in host:
+        return host
+    with contextlib.suppress(UnicodeError):
+        host = host.encode("idna").decode("ascii")
+    return host.lower().rstrip(".")
+
+
+def _number(name: str) -> str:
+    """An address as everyone writes it; resolvers take shorter ones too, and octal and hexadecimal digits."""
+    try:
+        return name if ":" in name else socket.inet_ntoa(socket.inet_aton(name))
+    except OSError:
+        return ""

@@ -1,11 +1,13 @@
 """Caching: results kept on this side for a while, so that the same question is not worked on twice."""
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from dovetail.middleware.seeing import failed
+from dovetail.protocol import topics
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.codec import canonical
@@ -19,6 +21,7 @@ Key = tuple[str, str, bytes]
 
 
 class _Kept(Struct):
+    name: str
     until: float
     result: Any
     wraps: bool
@@ -34,7 +37,8 @@ class Caching:
 
     Each caller has results of its own, with each set of scopes and claims, unless `shared=True` says that all get the
     same, whoever they are: without it nothing is kept over HTTP for callers who prove nothing, for they cannot be told
-    apart. On a server, what a caller may not use is refused, kept or not. Failures and questions are not kept. At most
+    apart. On a server, what a caller may not use is refused, kept or not; a resource that the server says was updated
+    is read anew, and once it says that a list is another, everything. Failures and questions are not kept. At most
     `entries` are; the longest unused give way.
     """
 
@@ -55,6 +59,7 @@ class Caching:
         self._entries = entries
         self._clock = clock
         self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._changes = 0  # how many were heard of
 
     async def __call__(self, exchange: Exchange, proceed: Call) -> Any:
         name = exchange.params.get(_OF.get(exchange.method, ""))
@@ -69,13 +74,26 @@ class Caching:
         if kept is not None and self._clock() < kept.until:
             if exchange.check is not None:
                 await exchange.check(exchange)
-            self._kept.move_to_end(key)
+            with contextlib.suppress(KeyError):  # meanwhile forgotten
+                self._kept.move_to_end(key)
             exchange.wraps = kept.wraps
             return kept.result
+        changes = self._changes
         result = await proceed(exchange)
-        if isinstance(result, _COMPLETE) and not isinstance(result, InputRequiredResult) and not failed(result):
-            self._keep(key, _Kept(self._clock() + self._seconds, result, exchange.wraps))
+        complete = isinstance(result, _COMPLETE) and not isinstance(result, InputRequiredResult) and not failed(result)
+        if complete and changes == self._changes:  # else it may be of before the change
+            self._keep(key, _Kept(name, self._clock() + self._seconds, result, exchange.wraps))
         return result
+
+    def heard(self, method: str, uri: str | None) -> None:
+        """The server says that something has changed. From any thread."""
+        self._changes += 1
+        if method != topics.UPDATED:
+            self.clear()
+            return
+        for key, kept in tuple(self._kept.items()):
+            if kept.name == uri and key[0] == "resources/read":
+                self._kept.pop(key, None)
 
     def _keep(self, key: Key, kept: _Kept) -> None:
         self._kept[key] = kept

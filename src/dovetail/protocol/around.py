@@ -5,15 +5,18 @@ Composed when it is registered; where there is none, nothing of this is called.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from dovetail.protocol.exchange import Exchange
 from dovetail.wire.methods import METHODS
+from dovetail.wire.shape import Result
 
 Call: TypeAlias = Callable[[Exchange], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Exchange, Call], Awaitable[Any]]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_RESULTS: Final = (Result, bytes)
 
 
 def around(middleware: Iterable[Middleware], work: Call) -> Call:
@@ -52,6 +55,12 @@ def _link(function: Middleware, inner: Call) -> Call:
         found = await function(exchange, inner)
         if found is None and exchange.method in METHODS:  # of which none has such a result
             raise TypeError(f"the middleware {_name(function)} returned nothing: let it return await proceed(exchange)")
+        if not isinstance(found, _RESULTS) and not exchange.outgoing and exchange.method in METHODS:
+            kind = type(found).__qualname__
+            raise TypeError(
+                f"the middleware {_name(function)} returned {kind}, which is no result: let it return what "
+                "`await proceed(exchange)` gave, or a result such as CallToolResult"
+            )
         return found
 
     return call

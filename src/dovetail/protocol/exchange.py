@@ -35,6 +35,7 @@ class Caller(Struct):
     level: int | None = None  # the least severity wanted; None: no log messages at all
     principal: Principal | None = None
     client: Implementation | None = None
+    session: str = ""  # a mark of the handshake or connection that is this caller's alone; empty where there is none
 
 
 class Exchange(Struct, eq=False):
@@ -59,6 +60,14 @@ class Exchange(Struct, eq=False):
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
     check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
     fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
+    held: dict[str, Any] | None = None  # see `extra`
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What middleware hands on, to other middleware and to the function, for as long as the request lasts."""
+        if self.held is None:
+            self.held = {}
+        return self.held
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Say something on the way to the result."""

@@ -3,6 +3,7 @@
 The same three verbs as the stateless era. A session is a plain value; whoever holds the connection holds it.
 """
 
+import os
 from typing import Any, Final
 
 from dovetail.errors import (
@@ -121,7 +122,8 @@ def open_session(
     if len(encode(asked)) > service.limits.meta:  # all of it is kept as long as the session
         raise InvalidParams(f"Invalid params: larger than {service.limits.meta} bytes")
     revision = negotiate(asked.protocol_version, service.revisions)
-    caller = Caller(revision, False, asked.capabilities, DEFAULT_LEVEL, principal, asked.client_info)
+    mark = os.urandom(8).hex()
+    caller = Caller(revision, False, asked.capabilities, DEFAULT_LEVEL, principal, asked.client_info, mark)
     result = InitializeResult(
         protocol_version=revision,
         capabilities=downgrade.capabilities(revision, service.capabilities()),

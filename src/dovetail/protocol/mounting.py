@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.principal import Principal
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.shape import Result
 
@@ -61,6 +62,10 @@ class Mountable(Protocol):
         """Hear of its changes; call what is returned to stop."""
         ...
 
-    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
-        """Hear of changes of these resources too; call what is returned to stop."""
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether this caller may hear of a resource, as far as that is known."""
+        ...
+
+    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
+        """Hear of changes of these resources too, for this caller; call what is returned to stop."""
         ...

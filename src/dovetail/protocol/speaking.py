@@ -188,7 +188,7 @@ def refused(revision: str | None, method: str, failure: Failure) -> MCPError:
 
 
 def _hint(method: str, code: int, data: Any) -> str | None:
-    if code == MissingCapability.code:
+    if code == MissingCapability.code or (isinstance(data, dict) and "requiredCapabilities" in data):
         return _undeclared(data)
     row = METHODS.get(method)
     if code == MethodNotFound.code and row is not None and row.sender == "client":

@@ -4,12 +4,12 @@ What a caller may not see does not exist for them. What they see but lack scopes
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 from dovetail.errors import InsufficientScope
 from dovetail.protocol.principal import SCOPE, Principal
-from dovetail.server.templates import Template
+from dovetail.server.templates import Template, stands_for
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -17,7 +17,7 @@ log = logging.getLogger("dovetail")
 Predicate = Callable[[Principal | None], bool]
 
 _NONE: Final = frozenset[str]()
-_KINDS_OF_CALLERS: Final = 256  # told apart by their scopes, and remembered
+_KINDS_OF_CALLERS: Final = 64  # told apart by their scopes, and remembered
 
 
 class Access(Struct, frozen=True):
@@ -35,6 +35,7 @@ class Rules:
         self._tagged: list[tuple[frozenset[str], Access]] = []
         self._named: dict[str, Access] = {}  # whatever comes and goes under a name
         self._patterns: dict[str, Template] = {}
+        self.unproven = False  # whether nobody has looked yet if there is something of every name
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
     def add(self, kind: str, name: str, access: Access) -> None:
@@ -48,8 +49,27 @@ class Rules:
     def add_named(self, name: str, access: Access) -> None:
         """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
         self._named[name] = _both(self._named.get(name), access)
+        self.unproven = True
         if "{" in name:
             self._patterns = self._patterns | {name: Template(name)}  # requests of other threads may be reading it
+
+    def tell_idle(self, server: str, there: Collection[str], elsewhere: Callable[[str], bool]) -> None:
+        """Say which names of rules nothing has, so that they protect nothing; of those elsewhere nobody knows."""
+        self.unproven = False
+        idle = [name for name in self._named if not (name in there or self._stands_for(name, there) or elsewhere(name))]
+        if idle:
+            from dovetail.server.arguments import listed  # only the mistaken pay for it
+
+            log.warning(
+                "%s has nothing called %s: what restrict says of it protects nothing", server, listed(idle, there)
+            )
+
+    def _stands_for(self, name: str, there: Collection[str]) -> bool:
+        """Whether a name is a template of something there, or one of the addresses of a template that is there."""
+        pattern = self._patterns.get(name)
+        if pattern is not None:
+            return any(pattern.match(one) is not None for one in there)
+        return any(stands_for(one, name) for one in there if "{" in one)
 
     def named(self, name: str) -> Access | None:
         """The rule about something of this name or URI; None if there is none."""

@@ -45,6 +45,8 @@ _BOUNDS: Final[tuple[tuple[str, str, Callable[[Any, Any], bool]], ...]] = (
     ("maxItems", "must have a length of at most", operator.le),
 )
 
+_NOTHING: Final = object()
+
 Schema = Mapping[str, Any]
 
 
@@ -187,6 +189,10 @@ def _misfits(place: _Place, value: Any) -> Iterator[str]:
     if not found:
         what = "text that is no such JSON" if _is_broken(schemas, value) else f"`{_type_name(value)}`"
         yield f"`{place.path}`: expected {_alternatives(schemas)}, got {what}"
+    elif len(found) > 1 and (mark := _mark(found, value)):
+        name, options = mark
+        where = f"`{place.path}.{clip(name, MAX_NAME)}`"
+        yield f"{where}: {'expected' if name in value else 'missing;'} one of {_options(options)}"
     elif len(found) == 1 or place.branches >= _MAX_BRANCHES:
         yield from _inside(place._replace(schema=found[0]), value)
     else:
@@ -203,9 +209,7 @@ def _is_broken(schemas: Sequence[Schema], value: Any) -> bool:
 def _inside(place: _Place, value: Any) -> Iterator[str]:
     schema = place.schema
     if "enum" in schema and value not in schema["enum"]:
-        options = schema["enum"][:_MAX_OPTIONS]
-        shown = ", ".join(f"`{clip(str(one), MAX_NAME)}`" for one in options)
-        yield f"`{place.path}`: expected one of {shown}{' and others' if len(schema['enum']) > _MAX_OPTIONS else ''}"
+        yield f"`{place.path}`: expected one of {_options(schema['enum'])}"
         return
     measure = len(value) if isinstance(value, (str, list)) else value
     for keyword, words, holds in _BOUNDS:
@@ -218,6 +222,21 @@ def _inside(place: _Place, value: Any) -> Iterator[str]:
             yield from _misfits(place.inner(_item_schema(schema, at), f"[{at}]"), item)
     elif isinstance(value, dict):
         yield from _inside_object(place, cast("dict[str, Any]", value))
+
+
+def _options(options: Sequence[Any]) -> str:
+    shown = ", ".join(f"`{clip('null' if one is None else str(one), MAX_NAME)}`" for one in options[:_MAX_OPTIONS])
+    return f"{shown}{' and others' if len(options) > _MAX_OPTIONS else ''}"
+
+
+def _mark(schemas: Sequence[Schema], value: Any) -> tuple[str, list[Any]] | None:
+    """The member that tells these kinds of object apart, and all it may be; None if the value has it right."""
+    marks = [_tags(schema) for schema in schemas] if isinstance(value, dict) else []
+    for name in marks[0] if marks else ():
+        options = [one for tags in marks for one in tags.get(name, ())]
+        if len(options) == len(marks) and value.get(name, _NOTHING) not in options:
+            return name, options
+    return None
 
 
 def _ill_formed(schema: Schema, value: str) -> str:
@@ -286,8 +305,16 @@ def fitting(schemas: Sequence[Schema], value: Any) -> list[Schema]:
 
 
 def _tagged(schema: Schema, value: dict[str, Any]) -> bool:
-    tags = {name: one["enum"] for name, one in schema.get("properties", {}).items() if len(one.get("enum", ())) == 1}
+    tags = _tags(schema)
     return bool(tags) and all(value.get(name) in allowed for name, allowed in tags.items())
+
+
+def _tags(schema: Schema) -> dict[str, list[Any]]:
+    """The members of an object that can only have one value."""
+    members: Mapping[str, Any] = schema.get("properties", {})
+    return {
+        name: one["enum"] for name, one in members.items() if isinstance(one, dict) and len(one.get("enum", ())) == 1
+    }
 
 
 def _allows(schema: Schema, value: Any) -> bool:

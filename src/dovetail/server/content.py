@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+from dovetail.errors import InvalidParams, MCPError
 from dovetail.server.asking import InputRequired
 from dovetail.server.foreign import may_be_noted
 from dovetail.server.media import BYTES, File, is_media, to_media
 from dovetail.server.schema import alternatives, is_path, is_table, read_as, schema_of, to_json
+from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import (
     AudioContent,
     ContentBlock,
@@ -25,17 +27,20 @@ from dovetail.wire.content import (
     ImageContent,
     ResourceContents,
     ResourceLink,
+    Role,
     TextContent,
 )
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult, PromptMessage
-from dovetail.wire.shape import UNSET, Struct
+from dovetail.wire.resources import ReadResourceResult
+from dovetail.wire.shape import UNSET, Struct, replace
 from dovetail.wire.tools import CallToolResult
 
 ToolResult: TypeAlias = CallToolResult | InputRequiredResult
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 _RESULTS: Final = (CallToolResult, InputRequiredResult)
+_ROLES: Final = typing.get_args(Role)
 _SCHEMALESS: Final = (Any, str, NoneType, list, list[Any], tuple, tuple[Any, ...])
 
 
@@ -76,7 +81,7 @@ def output_of(schema: dict[str, Any], validator: Any) -> Output:
     """The output of a tool whose author gave the schema; results are held against it by the validator."""
 
     def shape(value: Any) -> ToolResult:
-        result = value if isinstance(value, _RESULTS) else _structured(*to_json(value))
+        result = _whole(value) if isinstance(value, _RESULTS) else _structured(*to_json(value))
         if isinstance(result, CallToolResult) and not result.is_error:
             if result.structured_content is UNSET:
                 raise ValueError("the result has no structured content, but the tool has an output schema")
@@ -101,11 +106,31 @@ def resource_contents(value: Any, uri: str, mime_type: str | None) -> list[Resou
 
 
 def prompt_messages(value: Any) -> list[PromptMessage] | GetPromptResult:
-    """What a prompt function returned: text, a content block, a message, a list of these, or the whole result."""
+    """What a prompt function returned: text, a content block, a message, a list of these, or the whole result.
+
+    A message is a PromptMessage, a dict of `role` and `content`, or a tuple of the two.
+    """
     if isinstance(value, GetPromptResult):
-        return value
-    items = typing.cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
-    return [item if isinstance(item, PromptMessage) else _user_message(item) for item in items]
+        return replace(value, messages=[_message(one) for one in value.messages])
+    several = isinstance(value, (list, tuple)) and not _is_pair(value)
+    items = typing.cast("Sequence[Any]", value) if several else [value]
+    return [_message(item) for item in items]
+
+
+def failure(exc: MCPError) -> CallToolResult:
+    """An error for the model to read, which says a text or content blocks."""
+    said: Any = exc.args[0] if exc.args else ""
+    if isinstance(said, _BLOCKS):
+        said = [said]
+    blocks = [_block_of(one) for one in said] if isinstance(said, list | tuple) else [TextContent(text=str(exc))]
+    return CallToolResult(content=blocks, is_error=True)
+
+
+def read_result(value: ReadResourceResult) -> ReadResourceResult:
+    """A whole result of a resource, if it can be sent. TypeError if not."""
+    for one in value.contents:
+        _sound(one)
+    return value
 
 
 def _is_blocks(kind: Any) -> bool:
@@ -143,7 +168,7 @@ def _shape(value: Any) -> ToolResult:
     if value is None:
         return CallToolResult(content=[])
     if isinstance(value, _RESULTS):
-        return value
+        return _whole(value)
     if (block := _block(value)) is not None:
         return CallToolResult(content=[block])
     if isinstance(value, (list, tuple)) and value:
@@ -157,7 +182,7 @@ def _shape(value: Any) -> ToolResult:
 def _checked(annotation: Any) -> Callable[[Any], ToolResult]:
     def shape(value: Any) -> ToolResult:
         if isinstance(value, _RESULTS):
-            return value
+            return _whole(value)
         data, text = to_json(value)
         # spec: tools#output-schema
         if type(value) is not annotation:
@@ -203,11 +228,49 @@ def _block(value: Any) -> ContentBlock | None:
     if isinstance(value, str):
         return TextContent(text=_sayable(value))
     if isinstance(value, ResourceContents):
-        return EmbeddedResource(resource=value)
+        return EmbeddedResource(resource=_sound(value))
     if isinstance(value, _BLOCKS):
-        return value
+        return _sound(value)
     media = to_media(value)
     return None if media is None else media.block()
+
+
+def _whole(result: ToolResult) -> ToolResult:
+    """A result made by hand, its texts as blocks. TypeError if it could not be sent."""
+    if not isinstance(result, CallToolResult):
+        return result
+    given: Any = result.content
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"the content of a CallToolResult is a list of blocks, not `{type(given).__qualname__}`")
+    if type(result.is_error) is not bool:
+        raise TypeError(f"is_error of a CallToolResult is True or False, not {result.is_error!r}")
+    blocks = [_block_of(one) for one in typing.cast("Sequence[Any]", given)]
+    same = all(new is old for new, old in zip(blocks, typing.cast("Sequence[Any]", given), strict=True))
+    return result if same else replace(result, content=blocks)
+
+
+def _block_of(value: Any) -> ContentBlock:
+    """A block, or what becomes one by itself. TypeError for anything else."""
+    if isinstance(value, dict) and "type" in value:
+        try:
+            return convert(value, typing.cast("type[Any]", ContentBlock), what="block")
+        except InvalidParams as exc:
+            raise TypeError(f"a content block is malformed: {exc.message}") from None
+    block = _block(value)
+    if block is None:
+        raise TypeError(f"`{type(value).__qualname__}` is no content: expected a text or a content block")
+    return block
+
+
+def _sound(block: Any) -> Any:
+    """A block made by hand, if its members are what they have to be. TypeError if not."""
+    if type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None:
+        return block
+    try:
+        convert(plain(block), type(block), what=type(block).__name__)
+    except (InvalidParams, TypeError) as exc:
+        raise TypeError(f"a {type(block).__name__} is malformed: {exc}") from None
+    return block
 
 
 def _json_block(value: Any) -> ContentBlock:
@@ -226,7 +289,7 @@ def _sayable(text: str) -> str:
 
 def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents | None:
     if isinstance(value, ResourceContents):
-        return value
+        return _sound(value)
     if isinstance(value, str):
         return ResourceContents(uri=uri, mime_type=mime_type, text=_sayable(value))
     if isinstance(value, BYTES):
@@ -236,6 +299,24 @@ def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents |
         return None
     file = media if isinstance(media, File) else File(media.data, mime_type=media.mime_type)
     return file.contents(uri, mime_type)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(typing.cast("tuple[Any, ...]", value)) == 2 and value[0] in _ROLES
+
+
+def _message(value: Any) -> PromptMessage:
+    if isinstance(value, PromptMessage):
+        role, said = value.role, value.content
+    elif isinstance(value, dict) and value.keys() == {"role", "content"}:
+        role, said = value["role"], value["content"]
+    elif _is_pair(value):
+        role, said = value
+    else:
+        return _user_message(value)
+    if role not in _ROLES:
+        raise ValueError(f"a message is said by 'user' or 'assistant', not by {role!r}")
+    return PromptMessage(role=role, content=_block_of(said))
 
 
 def _user_message(value: Any) -> PromptMessage:

@@ -67,6 +67,11 @@ class Context(Generic[State]):
         return self.exchange.id
 
     @property
+    def extra(self) -> dict[str, Any]:
+        """What middleware handed on for this request, by the names it gave; empty where it handed on nothing."""
+        return self.exchange.extra
+
+    @property
     def revision(self) -> str:
         """The protocol revision the caller speaks."""
         return self.exchange.caller.revision
@@ -204,6 +209,10 @@ class Context(Generic[State]):
         key = key or self._asking.next_key()
         return (await self._asking.ask({key: question}))[key]
 
+    @overload
+    async def once(self, key: str, function: Callable[[], Any], type: type[T]) -> T: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], Any], type: Any = None) -> Any: ...
     async def once(self, key: str, function: Callable[[], Any], type: Any = None) -> Any:
         """Run a step with side effects once, even if the function it stands in runs again for more answers.
 

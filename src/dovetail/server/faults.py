@@ -17,11 +17,11 @@ _PART: Final = 512
 
 _ENDED: Final[dict[str, Callable[[], ProtocolError]]] = {
     "timeout": lambda: InternalError("The call took too long and was stopped"),
-    "shutdown": lambda: Busy("The server is shutting down; the call was stopped and may be tried again"),
+    "shutdown": lambda: Busy("The server is shutting down; the call was stopped, perhaps after it had an effect"),
 }
 
 
-def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool) -> ProtocolError:
+def contained(exchange: Exchange, exc: BaseException, what: str, *, server: str, debug: bool) -> ProtocolError:
     """The error to answer with; genuine cancellation is raised again, everything else is logged and masked."""
     task = _current_task()
     if isinstance(exc, GeneratorExit) and task is not exchange.task:
@@ -38,7 +38,14 @@ def contained(exchange: Exchange, exc: BaseException, what: str, *, debug: bool)
     log.error("%s failed [%s]\n%s", clip(what), reference, trace(exc))
     if debug:
         return InternalError(f"{what} failed: {type(exc).__name__}: {clip(str(exc), 1024)} [{reference}]")
-    return InternalError(f"{what} failed; the server's log has the details under {reference}")
+    return InternalError(f"{what} failed; the log of {server} has the details under {reference}")
+
+
+def alone(exc: BaseException) -> BaseException:
+    """What a task group of one failed task raised, without the group around it."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -5,8 +5,8 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Final, cast
 
 from dovetail.errors import InternalError
 from dovetail.server.faults import trace
@@ -14,6 +14,17 @@ from dovetail.server.faults import trace
 log = logging.getLogger("dovetail")
 
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+_PLAIN: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether it makes a context manager that is entered without waiting."""
+    return inspect.isgeneratorfunction(given) or getattr(given, "__code__", None) is _PLAIN
+
+
+_OTHERS: Final = (inspect.isasyncgenfunction, inspect.iscoroutinefunction, _is_plain)
 
 
 def lifespan_of(server: Any, given: Any) -> Lifespan | None:
@@ -24,7 +35,7 @@ def lifespan_of(server: Any, given: Any) -> Lifespan | None:
     """
     if given is None:
         return None
-    if not callable(given) or inspect.isasyncgenfunction(given) or inspect.iscoroutinefunction(given):
+    if not callable(given) or any(look(given) for look in _OTHERS):
         raise TypeError(
             f"lifespan= takes a function that makes an asynchronous context manager, not {given!r}: decorate it with "
             "contextlib.asynccontextmanager, and do not call it"

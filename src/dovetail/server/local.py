@@ -30,13 +30,14 @@ class Inside(Protocol):
     def local(self) -> "list[Place]": ...
     async def listed(self, kind: Kind, exchange: Exchange) -> dict[str, Any]: ...
     def declared(self, kind: Kind) -> dict[str, Any] | None: ...
-    def wanted(self, uri: str) -> None: ...
+    def wanted(self, uri: str, principal: Principal | None) -> None: ...
 
 
 class Place(Protocol):
     """A server, as far as mounting goes."""
 
     disabled_tags: frozenset[str]
+    disabled_names: frozenset[str]
 
     @property
     def mounts(self) -> Inside | None: ...
@@ -127,7 +128,11 @@ class Local:
         """Hear of its changes."""
         return self.server.changes.follow(hear)
 
-    async def subscribed(self, uris: list[str]) -> Callable[[], None]:
+    def audible(self, uri: str, principal: Principal | None) -> bool:
+        """Whether a caller may hear of a resource."""
+        return self.server.audible(uri, principal)
+
+    async def subscribed(self, uris: list[str], principal: Principal | None) -> Callable[[], None]:
         """Everything is heard of anyway."""
         return lambda: None
 

@@ -6,7 +6,7 @@ URIs are changed here and nowhere else: on the way in, in lists, and in the link
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import (
@@ -15,16 +15,21 @@ from dovetail.errors import (
     MethodNotFound,
     PromptNotFound,
     ResourceNotFound,
+    ToolError,
     ToolNotFound,
     clip,
 )
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
+from dovetail.protocol.principal import Principal
+from dovetail.protocol.topics import UPDATED
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
+from dovetail.server.signature import BadArguments
 from dovetail.server.tool import error_result
+from dovetail.server.transforms import Transform
 from dovetail.wire.completion import CompleteParams, PromptReference
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.prompts import ListPromptsResult
@@ -34,7 +39,7 @@ from dovetail.wire.subscriptions import ListenParams
 from dovetail.wire.tools import CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
-    from dovetail.server.access import Access
+    from dovetail.server.access import Access, Rules
 
 log = logging.getLogger("dovetail")
 
@@ -57,6 +62,29 @@ class Listed:
         self.declaration = declaration
 
 
+class Ear:
+    """What somebody wants to hear of, from far away."""
+
+    def __init__(self, uris: list[str], principal: Principal | None) -> None:
+        self.uris = uris
+        self.principal = principal
+        self._stops: list[Callable[[], None]] = []
+        self._over = False
+
+    def add(self, stop: Callable[[], None]) -> None:
+        """One more server tells of it, until it is stopped."""
+        self._stops.append(stop)
+        if self._over:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self._over = True
+        stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
+
+
 class Mounts:
     """Everything mounted on one server, and the work of that server with it."""
 
@@ -66,7 +94,8 @@ class Mounts:
         self._mounts: list[Mount] = []
         self.owners = Owners(server, self._mounts)
         self._removed: list[Mount] = []  # and not stopped yet
-        self._kept: dict[str, Callable[[], None] | None] = {}  # what sessions want to hear of, from far away
+        self._ears: set[Ear] = set()
+        self._kept: dict[tuple[str, Principal | None], Ear] = {}  # those of sessions
         self._keeping: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self.work: dict[str, Call] = {
@@ -95,6 +124,8 @@ class Mounts:
                 self._server.changed("tools", "resources", "prompts")
 
         self._server.changed("tools", "resources", "prompts")
+        for ear in self._ears:
+            self._begin(self._again(mount, ear))
         return unmount
 
     def _retire(self, mount: Mount) -> None:
@@ -122,8 +153,9 @@ class Mounts:
     def _hearing(self, names: Names) -> Hear:
         def hear(method: str, uri: str | None) -> None:
             own = None if uri is None else names.outward("resource", uri)
-            if own in self._kept and not self._server.changes.wanted(method, own):
-                self._drop(own)
+            if own is not None and not self._server.changes.wanted(method, own):
+                for key in [one for one in self._kept if one[0] == own]:
+                    self._drop(key)
             self._server.heard(method, own)
 
         return hear
@@ -142,12 +174,12 @@ class Mounts:
             async with asyncio.timeout(LIST_TIME if mount.target.distant else None):
                 await mount.target.start()
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s, mounted on %s, is not there: %s", mount.target.name, self._server.name, why(exc))
+            mount.silent("%s, mounted on %s, is not there: %s", self._server.name, why(exc))
 
     async def stop(self) -> None:
         """Stop what is mounted."""
-        for uri in tuple(self._kept):
-            self._drop(uri)
+        for key in tuple(self._kept):
+            self._drop(key)
         removed, self._removed = self._removed, []
         for mount in (*self._mounts, *removed):
             await mount.target.stop()
@@ -171,6 +203,10 @@ class Mounts:
 
     async def _list(self, exchange: Exchange) -> Result:
         kind, field, shape = _LISTS[exchange.method]
+        rules = self._server.rules
+        if rules is not None and rules.unproven:
+            rules.unproven = False
+            await self._tell_idle(rules, exchange)
         items = {name: Listed(one) for name, one in (await self.listed(kind, exchange)).items()}
         if not items and getattr(self._server.capabilities(), exchange.method.partition("/")[0]) is None:
             raise MethodNotFound(exchange.method)
@@ -184,9 +220,37 @@ class Mounts:
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
                 rules = (self.owners.tagged(declaration), self.owners.named(name))
-                if self.owners.enabled(declaration) and all(self.owners.lists(rule, name, principal) for rule in rules):
+                offered = name not in self._server.disabled_names and self.owners.enabled(declaration)
+                if offered and all(self.owners.lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
+
+    async def _tell_idle(self, rules: "Rules", exchange: Exchange) -> None:
+        """Say which rules are about nothing, now that those elsewhere can be asked."""
+        there = [name for kind in KINDS for name in self._server.declared(kind)]
+        silent: list[Mount] = []
+        for mount in tuple(self._mounts):
+            try:
+                for kind in KINDS:
+                    there += [mount.names.outward(kind, inner) for inner in await _everything(mount, kind, exchange)]
+            except (MCPError, TimeoutError):
+                silent.append(mount)
+        names = [mount.names for mount in silent]
+        rules.tell_idle(self._server.name, there, lambda name: any(_may_have(one, name) for one in names))
+
+    def names(self) -> list[str] | None:
+        """Everything that is mounted, by its name or URI here; None where some of it is elsewhere."""
+        found = [self.declared(kind) for kind in KINDS]
+        return None if None in found else [name for items in found for name in items or ()]
+
+    def may_have(self, name: str) -> bool:
+        """Whether something mounted has a name or URI; of what is elsewhere, whether it can."""
+        for mount in self._mounts:
+            for kind in KINDS:
+                inside, inner = all_of(mount.target, kind), mount.names.inward(kind, name)
+                if inner is not None and (inside is None or inner in inside):
+                    return True
+        return False
 
     async def _of(self, mount: Mount, kind: Kind, exchange: Exchange) -> Mapping[str, Any]:
         target = mount.target
@@ -199,9 +263,9 @@ class Mounts:
                 await target.start()
                 mount.known[kind] = mount.names.shown(kind, await target.listed(kind, exchange))
                 await self._check(mount, exchange)
-                mount.away = 0.0
+                mount.answered()
         except (MCPError, TimeoutError) as exc:
-            log.warning("%s could not list what it has: %s", target.name, why(exc))
+            mount.silent("%s could not list what it has: %s", why(exc))
         return mount.known.get(kind, {})
 
     async def _check(self, mount: Mount, exchange: Exchange) -> None:
@@ -238,11 +302,16 @@ class Mounts:
         mount, inner = found
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
+        change = mount.names.of(inner)
         try:
-            told = mount.names.of(inner).inward(arguments or {})
+            told = change.inward(arguments or {})
         except MCPError as exc:
             return error_result(str(exc))
         result = await self._pass(mount, exchange, {"name": inner, "arguments": told})
+        if change.arguments and isinstance(fault := exchange.fault, BadArguments):
+            exchange.fault = other = _retold(fault, change, name)
+            if result == error_result(str(fault)):
+                return error_result(str(other))
         if isinstance(result, CallToolResult):
             published = result.structured_content is UNSET or await self._publishes(mount, inner, exchange)
             return self._server.lighten(result, exchange, published=published)
@@ -267,9 +336,13 @@ class Mounts:
             raise PromptNotFound(name)
         mount, inner = found
         told: dict[str, Any] = {"name": inner}
-        if type(arguments) is dict:
-            told["arguments"] = mount.names.of(inner).inward(arguments)
-        return await self._pass(mount, exchange, told)
+        change = mount.names.of(inner)
+        if type(arguments) is dict or change.arguments:
+            told["arguments"] = change.inward(arguments if type(arguments) is dict else {})
+        try:
+            return await self._pass(mount, exchange, told)
+        except BadArguments as exc:
+            raise (_retold(exc, change, name) if change.arguments else exc) from None
 
     async def _read(self, exchange: Exchange) -> Result | bytes:
         uri = exchange.params.get("uri")
@@ -313,59 +386,89 @@ class Mounts:
 
     # Listening
 
-    def wanted(self, uri: str) -> None:
+    def wanted(self, uri: str, principal: Principal | None) -> None:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
-        if uri in self._kept or len(self._kept) >= _MOST_KEPT:
+        key = uri, principal
+        if key in self._kept or len(self._kept) >= _MOST_KEPT:
             return
         for mount, inner in self.owners.able("resource", uri):
             if isinstance(mount.target, Local) and mount.target.server.mounts is not None:
-                mount.target.server.mounts.wanted(inner)
+                mount.target.server.mounts.wanted(inner, principal)
             if mount.target.distant:
-                self._kept[uri] = None
-                task = asyncio.get_running_loop().create_task(self._keep(mount, uri, inner))
-                self._keeping.add(task)
-                task.add_done_callback(self._keeping.discard)
+                ear = self._kept[key] = Ear([uri], principal)
+                self._ears.add(ear)
+                self._begin(self._keep(mount, key, ear))
                 return
 
-    async def _keep(self, mount: Mount, uri: str, inner: str) -> None:
-        try:
-            stop = await mount.target.subscribed([inner])
-        except MCPError as exc:
-            log.warning("%s could not be asked to tell of %s: %s", mount.target.name, clip(uri), exc)
-            self._kept.pop(uri, None)
-            return
-        if uri in self._kept:
-            self._kept[uri] = stop
-        else:
-            stop()
+    async def _keep(self, mount: Mount, key: tuple[str, Principal | None], ear: Ear) -> None:
+        if not await self._subscribed(mount, ear) and self._kept.get(key) is ear:
+            self._drop(key)
 
-    def _drop(self, uri: str) -> None:
-        stop = self._kept.pop(uri)
-        if stop is not None:
-            stop()
+    def _drop(self, key: tuple[str, Principal | None]) -> None:
+        self._end(self._kept.pop(key))
+
+    def _end(self, ear: Ear) -> None:
+        self._ears.discard(ear)
+        ear.end()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     async def _listen(self, exchange: Exchange) -> Result | bytes:
         """The server's own subscription; distant servers must be told which resources are wanted."""
-        stops: list[Callable[[], None]] = []
+        asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
+        ear = Ear(asked, exchange.caller.principal)
         try:
-            asked = typed(exchange, ListenParams).notifications.resource_subscriptions or []
             if asked:
-                stops += await asyncio.gather(*(self._subscribed(mount, asked) for mount in self._mounts))
+                self._ears.add(ear)
+                await asyncio.gather(*(self._subscribed(mount, ear) for mount in self._mounts))
             return await self._own["subscriptions/listen"](exchange)
         finally:
-            for stop in stops:
-                stop()
+            self._end(ear)
 
-    async def _subscribed(self, mount: Mount, uris: list[str]) -> Callable[[], None]:
-        """Have a distant server tell of its part of them; one that does not answer keeps nobody from the others."""
-        inner = [name for uri in uris if (name := mount.names.inward("resource", uri)) is not None]
-        if inner and mount.target.distant:
-            try:
-                async with asyncio.timeout(LIST_TIME):
-                    return await mount.target.subscribed(inner)
-            except (MCPError, TimeoutError) as exc:
-                log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
-        return lambda: None
+    async def _again(self, mount: Mount, ear: Ear) -> None:
+        """What has just been mounted may have been there before: nobody knows what was missed meanwhile."""
+        if await self._subscribed(mount, ear):
+            for uri in ear.uris:
+                if mount.names.inward("resource", uri) is not None:
+                    self._server.heard(UPDATED, uri)
+
+    async def _subscribed(self, mount: Mount, ear: Ear) -> bool:
+        """Have a distant server tell of its part of it; one that does not answer keeps nobody from the others."""
+        inner = [name for uri in ear.uris if (name := mount.names.inward("resource", uri)) is not None]
+        if not inner or not mount.target.distant:
+            return False
+        try:
+            async with asyncio.timeout(LIST_TIME):
+                ear.add(await mount.target.subscribed(inner, ear.principal))
+        except (MCPError, TimeoutError) as exc:
+            log.warning("%s does not tell of changes: %s", mount.target.name, why(exc))
+            return False
+        return True
+
+
+def _retold(fault: BadArguments, change: Transform, name: str) -> ToolError:
+    """What is wrong with the arguments, in the words of this server."""
+    other = fault.retold(change.word)
+    if str(other):
+        return other
+    log.error("%s cannot be called: a value that its transform fixes does not fit: %s", clip(name), fault)
+    return ToolError(f"{clip(name)} cannot be called: its server gives it an argument that does not fit")
+
+
+async def _everything(mount: Mount, kind: Kind, exchange: Exchange) -> Iterable[str]:
+    found = all_of(mount.target, kind)
+    if found is not None:
+        return found
+    async with asyncio.timeout(LIST_TIME):
+        await mount.target.start()
+        return await mount.target.listed(kind, exchange)
+
+
+def _may_have(names: Names, name: str) -> bool:
+    return any(names.inward(kind, name) is not None for kind in KINDS)
 
 
 def _fits(target: Mountable, names: Names) -> bool:

@@ -63,6 +63,8 @@ class Names:
             arguments = {name: 0 for one in found for name in arguments_of(one)}
             if found and (strange := [name for name in change.arguments or () if name not in arguments]):
                 yield f"`{clip(inner)}` has no argument {listed(strange, arguments)}"
+            else:
+                yield from (line for one in found for line in change.complaints(one))
         for inner in known:
             if (other := self._stands_in(inner)) is not None:
                 yield f"`{clip(other)}` would be called `{clip(inner)}`, which is there already: rename or hide it"

@@ -16,6 +16,7 @@ from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions,
 from dovetail.server.paging import Pages
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.signature import METHOD
 from dovetail.server.tool import Tool
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.lifecycle import ListChangedCapability, ResourcesCapability, ServerCapabilities
@@ -61,7 +62,9 @@ class Offers:
         self._prompts: dict[str, Prompt] = {}
         # Everything registered, in order, what is not enabled too; the registries above hold what is.
         self._all: dict[str, dict[str, Any]] = {kind: {} for kind in _LIST_OF}
-        self.disabled_tags: frozenset[str] = frozenset()  # what is mounted here with one of them is not offered
+        # What is mounted here with one of these is not offered.
+        self.disabled_tags: frozenset[str] = frozenset()
+        self.disabled_names: frozenset[str] = frozenset()
         self._completers: dict[tuple[str, str], Completer] = {}
         self._profile = _known_profile(profile)
         self._lint = lint
@@ -194,7 +197,7 @@ class Offers:
     def enable(self, *names: str, tags: Collection[str] = ()) -> None:
         """Offer again what was disabled: tools and prompts by name, resources by URI, or all with one of the tags.
 
-        Tags mean what is mounted here too, now and later; a tag that nothing has changes nothing.
+        What is mounted here is meant too, by the name it has here; a tag that nothing has changes nothing.
         """
         self._switch(names, tags, enabled=True)
 
@@ -232,9 +235,11 @@ class Offers:
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         with self._changing:
-            known = {name for registered in self._all.values() for name in registered}
-            if unknown := [name for name in names if name not in known]:
-                raise ValueError(f"nothing is called {', '.join(map(repr, unknown))}")
+            known = self._names()
+            if unknown := [name for name in names if name not in known and not self._mounted(name)]:
+                from dovetail.server.arguments import listed
+
+                raise ValueError(f"nothing is called {listed(unknown, known)}")
             other = [(kind, one) for kind, _, one in self._meant(names, tags) if one.enabled is not enabled]
             for _, one in other:
                 one.enabled = enabled
@@ -242,8 +247,17 @@ class Offers:
             for kind in kinds:
                 self._refresh(kind)
             self.disabled_tags = self.disabled_tags.difference(tags) if enabled else self.disabled_tags.union(tags)
+            self.disabled_names = self.disabled_names.difference(names) if enabled else self.disabled_names.union(names)
         for kind in kinds:
             self.changed(_LIST_OF[kind])
+
+    def _names(self) -> list[str]:
+        """Everything registered here, enabled or not."""
+        return [name for registered in self._all.values() for name in registered]
+
+    def _mounted(self, name: str) -> bool:
+        """Whether something mounted here has, or may have, a name or URI."""
+        return False
 
     def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
@@ -255,8 +269,9 @@ class Offers:
                     yield kind, name, one
 
     def _keeping(self, policy: "Offload") -> "Shelf":
-        from dovetail.server.offload import TEMPLATE, Shelf
+        from dovetail.server.offload import TEMPLATE, Offload, Shelf
 
+        expect("offload=", policy, Offload, "an Offload(...)")
         shelf = Shelf(policy)
         self.add_resource(shelf.fetch, TEMPLATE, name="result", description="A result too large to send.", inline=True)
         return shelf
@@ -326,9 +341,11 @@ class Offers:
         if callable(function):
             add(function, **options)
             return function
+        _check_function(function)
         expect("a name", function, str, "a text")
 
         def register(decorated: F) -> F:
+            _check_function(decorated)
             add(decorated, **({"name": function} if function is not None else {}) | options)
             return decorated
 
@@ -389,15 +406,19 @@ class Offers:
 
 def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[str, Any]]":
     """The rule of who may use it, None for everyone, and the other options."""
-    check_options(kind, options)
-    _known_keys(options.get("meta"))
-    rest = dict(options)
+    rest = check_options(kind, options)
+    _known_keys(rest.get("meta"))
     scopes, visible = rest.pop("scopes", ()), rest.pop("visible", None)
     if not scopes and visible is None:
         return None, rest
     from dovetail.server.access import access
 
     return access(scopes, visible), rest
+
+
+def _check_function(given: Any) -> None:
+    if isinstance(given, classmethod | property):
+        raise TypeError(f"a {type(given).__name__} cannot be offered from the body of its class{METHOD}")
 
 
 def _check_sound(declaration: Wire) -> None:

@@ -29,33 +29,45 @@ def add_operations(
     *,
     url: str | None,
     headers: Credentials,
+    home: str | None = None,
     include: Callable[[Operation], bool] | str | None = None,
     names: Mapping[str, str] | None = None,
+    output_schemas: bool = True,
     max_reply: int = MAX_REPLY,
 ) -> None:
-    """Register every operation that is to be included; the options are those of `Server.from_openapi`."""
+    """Register every operation that is to be included; the options are those of `Server.from_openapi`.
+
+    home: where the author's client sends what has no address. Nothing then goes to a host that the document names: the
+    client may have credentials.
+    """
     spec = read(document)
-    base = url or base_url(spec)
+    base = url or base_url(spec, home)
     if base is None:
-        raise ValueError("the document does not say where its server is: pass url=")
+        raise ValueError("the document does not say where its server is: pass url=, or a client with a base_url")
     wanted = _wanted(include)
     found = [*operations(spec, () if callable(headers) else headers)]
     chosen = [one for one in found if wanted(one)]
     called = _called([one.name for one in chosen], [one.name for one in found], names or {})
     for operation in chosen:
-        name = called[operation.name]
-        try:
-            app.add_tool(
-                Operating(operation, base, send, headers, max_reply),
-                name=name,
-                description=operation.description,
-                input_schema=operation.schema,
-                tags=operation.tags,
-                open_world=True,
-                **_HINTS.get(operation.method, {}),
-            )
-        except ValueError as exc:  # a schema nobody could check must not cost the other operations
-            log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+        # A schema nobody could check must not cost the other operations, nor one of results its own.
+        for output in (operation.output if output_schemas else None, None):
+            try:
+                app.add_tool(
+                    Operating(operation, base, send, headers, max_reply, promises=output is not None),
+                    name=called[operation.name],
+                    description=operation.description,
+                    input_schema=operation.schema,
+                    output_schema=output,
+                    tags=operation.tags,
+                    open_world=True,
+                    **_HINTS.get(operation.method, {}),
+                )
+            except ValueError as exc:
+                if output is None:
+                    log.warning("%s %s is left out: %s", operation.method, operation.path, exc)
+                    break
+            else:
+                break
 
 
 def _called(chosen: list[str], operations: list[str], names: Mapping[str, str]) -> dict[str, str]:

@@ -28,12 +28,15 @@ Credentials: TypeAlias = Mapping[str, str] | Callable[[Context], Any]
 class Operating:
     """One operation as the function of a tool."""
 
-    def __init__(self, operation: Operation, base: str, send: Send, headers: Credentials, most: int) -> None:
+    def __init__(
+        self, operation: Operation, base: str, send: Send, headers: Credentials, most: int, *, promises: bool = False
+    ) -> None:
         self._operation = operation
         self._base = base.rstrip("/")
         self._send = send
         self._headers = headers
         self._most = most
+        self._promises = promises  # whether every result is JSON of a certain shape
         self.__name__ = operation.name
 
     async def __call__(self, arguments: dict[str, Any], ctx: Context) -> Any:
@@ -120,6 +123,8 @@ class Operating:
         if reply.status >= 400:
             text = clip(reply.body[:2000].decode("utf-8", "replace"), 600)
             raise ToolError(f"The service answered {reply.status}{': ' + text if text else ''}")
+        if self._promises and "json" not in kind:
+            raise ToolError(f"The service answered {reply.status}, but not with the JSON its document promises")
         if not reply.body:
             return f"Done ({reply.status})"
         if "json" in kind:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, cast
 
 from dovetail.protocol.principal import Principal
@@ -39,10 +40,10 @@ class PromptOptions(TypedDict, total=False):
     tags: Collection[str]
     version: str | None
     meta: dict[str, Any] | None
-    timeout: float | None
+    timeout: float | timedelta | None
     limit: int | None
     inline: bool
-    reveal: Collection[type[Exception]]
+    reveal: type[Exception] | Collection[type[Exception]]
     scopes: Collection[str]
     visible: Callable[[Principal | None], bool] | None
     enabled: bool
@@ -74,16 +75,60 @@ _KEPT: Final = ": how long clients keep lists is said by Server(cache=...); dove
 _ELSEWHERE: Final = {("tool", "cache"): _KEPT, ("prompt", "cache"): _KEPT}
 
 
-def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse a name that is no option of a tool, a resource or a prompt, with the one that may have been meant."""
-    known = _SHAPES[kind].__annotations__
-    unknown = [name for name in options if name not in known]
-    if not unknown:
-        return
-    from dovetail.server.arguments import listed  # only the mistaken pay for it
+_TEXT: Final = (str, "a text")
+_FLAG: Final = (bool, "True or False")
+_SCHEMA: Final = (dict, "a dict, as JSON Schema has it")
+_EXPECTED: Final[dict[str, tuple[Any, str]]] = {
+    "name": _TEXT,
+    "title": _TEXT,
+    "description": _TEXT,
+    "version": _TEXT,
+    "mime_type": _TEXT,
+    "meta": (Mapping, "a dict"),
+    "timeout": ((int, float, timedelta), "a number of seconds"),
+    "limit": (int, "a whole number"),
+    "size": (int, "a whole number"),
+    "cache": (Lifetime, "a Lifetime(...), in milliseconds"),
+    "inline": _FLAG,
+    "enabled": _FLAG,
+    "read_only": _FLAG,
+    "destructive": _FLAG,
+    "idempotent": _FLAG,
+    "open_world": _FLAG,
+    "input_schema": _SCHEMA,
+    "output_schema": _SCHEMA,
+}
 
-    hint = _ELSEWHERE.get((kind, unknown[0]), "")
-    raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
+
+def check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a tool, a resource or a prompt, each in its one form.
+
+    Raises:
+        TypeError: one of them is none, and the text has the one that may have been meant; or it is of another kind.
+    """
+    known = _SHAPES[kind].__annotations__
+    if unknown := [name for name in options if name not in known]:
+        from dovetail.server.arguments import listed  # only the mistaken pay for it
+
+        hint = _ELSEWHERE.get((kind, unknown[0]), "")
+        raise TypeError(f"a {kind} has no option {listed(unknown, known)}{hint}")
+    for name, value in options.items():
+        if name in _EXPECTED:
+            expect(f"{name}=", value, *_EXPECTED[name])
+    check_icons(options.get("icons"))
+    found = dict(options)
+    if isinstance(found.get("timeout"), timedelta):
+        found["timeout"] = found["timeout"].total_seconds()
+    if isinstance(found.get("reveal"), type):
+        found["reveal"] = (found["reveal"],)
+    return found
+
+
+def check_icons(icons: Any) -> None:
+    """TypeError unless they are icons, or not given."""
+    expect("icons=", icons, (list, tuple), "a list of Icon(...)")
+    for one in icons or ():
+        expect("icons=", one if one is not None else "None", Icon, "a list of Icon(...)")
 
 
 def check_name(name: str) -> None:

@@ -38,6 +38,17 @@ class Mount:
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
         self.busy = 0  # exchanges it is at
         self.away = 0.0  # until when it is not asked whether it has something: it did not answer
+        self._silent = False
+
+    def answered(self) -> None:
+        """It is there."""
+        self.away = 0.0
+        self._silent = False
+
+    def silent(self, words: str, *about: Any) -> None:
+        """It is not there: said once, until it answers again."""
+        log.log(logging.DEBUG if self._silent else logging.WARNING, words, self.target.name, *about)
+        self._silent = True
 
 
 class Owners:
@@ -57,7 +68,7 @@ class Owners:
         One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
         would to a caller with more scopes.
         """
-        if not _admits(self.named(name), name, exchange):
+        if name in self._server.disabled_names or not _admits(self.named(name), name, exchange):
             return None
         able = [pair for pair in self.able(kind, name) if self.lists(pair[0].access, name, exchange.caller.principal)]
         if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
@@ -93,10 +104,16 @@ class Owners:
         return [(mount, inner) for mount, inner in found if inner is not None]
 
     def _sure(self, mount: Mount, inner: str, kind: Kind) -> bool:
-        return mount.names.certain and not self._picks and not (kind == "resource" and mount.names.covers(inner))
+        return mount.names.certain and not self._picks and not (kind == "resource" and self._covers(mount, inner))
+
+    def _covers(self, mount: Mount, inner: str) -> bool:
+        """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
+        disabled = self._server.disabled_names
+        uri = mount.names.outward("resource", inner) if disabled else ""
+        return mount.names.covers(inner) or any(stands_for(one, uri) for one in disabled if "{" in one)
 
     def _may_have(self, mount: Mount, inner: str) -> bool:
-        picks = mount.names.picks or self._picks or mount.names.covers(inner)
+        picks = mount.names.picks or self._picks or self._covers(mount, inner)
         return mount.target.distant and not picks and _now() >= mount.away
 
     async def challenge(self, kind: Kind, name: str, exchange: Exchange) -> None:
@@ -117,7 +134,7 @@ class Owners:
         if not mount.target.distant:
             if not await mount.target.holds(kind, inner, exchange):
                 return False
-            if not mount.names.picks and not self._picks and not (kind == "resource" and mount.names.covers(inner)):
+            if not mount.names.picks and not self._picks and not (kind == "resource" and self._covers(mount, inner)):
                 return True
         offered = await self._offered(mount, kind, inner, exchange)
         return any(self.lists(self.tagged(one), inner, exchange.caller.principal) for one in offered)
@@ -133,7 +150,7 @@ class Owners:
                     return await self._standing_for(mount, kind, inner, exchange)
             except (MCPError, TimeoutError) as exc:
                 mount.away = _now() + LIST_TIME
-                log.warning("%s could not say whether it has %s: %s", mount.target.name, clip(inner), why(exc))
+                mount.silent("%s could not say whether it has %s: %s", clip(inner), why(exc))
         known = mount.known.get(kind, {}).get(mount.names.outward(kind, inner))
         return [known] if known is not None and self.enabled(known) else []
 
@@ -141,7 +158,7 @@ class Owners:
         target = mount.target
         declared = (await target.listed(kind, exchange)).get(inner)
         found = [] if declared is None else [declared]
-        if declared is None and kind == "resource" and not mount.names.covers(inner):
+        if declared is None and kind == "resource" and not self._covers(mount, inner):
             templates = await target.listed("resource template", exchange)
             found = [one for uri, one in templates.items() if stands_for(uri, inner)]
         return [one for one in found if mount.names.allows(one) and self.enabled(one)]
@@ -158,18 +175,18 @@ class Owners:
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
-        if not self.lists(self.named(uri), uri, principal):
+        if uri in self._server.disabled_names or not self.lists(self.named(uri), uri, principal):
             return False
         able = self.able("resource", uri)
         for mount, inner in able:
             target = mount.target
             if self._restricts or not self.lists(mount.access, uri, principal):
                 continue
-            if mount.names.covers(inner) and not (
+            if self._covers(mount, inner) and not (
                 isinstance(target, Local) and inner in (all_of(target, "resource") or ())
             ):
                 continue
-            if not isinstance(target, Local) or target.server.audible(inner, principal):
+            if target.audible(inner, principal):
                 return True
         return not able and self._server.rules is None and not self._hides(uri)
 
@@ -183,6 +200,7 @@ class Owners:
         return access is None or self._server.rules is None or self._server.rules.lists(access, name, principal)
 
     def enabled(self, declaration: Any) -> bool:
+        """Whether something is offered here, by its tags."""
         return self._server.disabled_tags.isdisjoint(tags_of(declaration))
 
     def tagged(self, declaration: Any) -> "Access | None":

@@ -1,7 +1,8 @@
 """Resource and ResourceTemplate: functions compiled at registration that give contents for a URI."""
 
+import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from dovetail.server.binding import bound
@@ -9,6 +10,8 @@ from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
 from dovetail.wire import resources as wire
 from dovetail.wire.content import Annotations, Icon
+
+log = logging.getLogger("dovetail")
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 
@@ -106,6 +109,7 @@ class ResourceTemplate:
                 f"{self.signature.where}: the variables of {uri} ({', '.join(self.template.variables)}) and the "
                 f"function's parameters ({', '.join(self.signature.parameters)}) do not agree"
             )
+        _check_lists(uri, self.template.lists, self.signature.schema["properties"])
         self.lifetime = cache
         self.declaration = wire.ResourceTemplate(
             uri_template=uri,
@@ -120,6 +124,16 @@ class ResourceTemplate:
         self.tags = frozenset(tags)
         self.version = version
         self.enabled = enabled
+
+
+def _check_lists(uri: str, lists: Collection[str], rules: Mapping[str, Any]) -> None:
+    """Warn of a list of values where one text is wanted, as whoever wants several segments of a path may write it."""
+    for name in lists:
+        if rules.get(name, {}).get("type") == "string":
+            log.warning(
+                "%s: {%s*} is a list of values, and `%s` takes one text: write {+%s} for one that may hold slashes",
+                *(uri, name, name, name),
+            )
 
 
 def _check_uri(uri: str) -> None:

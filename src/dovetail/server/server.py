@@ -5,7 +5,7 @@ No author's function can end the server or disturb another call: whatever it rai
 """
 
 import asyncio
-import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -37,36 +37,33 @@ from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking, InputNeeded, InputRequired
 from dovetail.server.changes import Mailbox
 from dovetail.server.complete import matching, suggestions
-from dovetail.server.content import prompt_messages, resource_contents
+from dovetail.server.content import failure, prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
-from dovetail.server.faults import contained
+from dovetail.server.faults import alone, contained
 from dovetail.server.life import Life, Lifespan, lifespan_of
-from dovetail.server.offers import Offers
-from dovetail.server.options import Lifetime, expect
-from dovetail.server.paging import Kept, Pages
-from dovetail.server.resource import Resource, ResourceTemplate
+from dovetail.server.options import Lifetime, check_icons, expect
+from dovetail.server.paging import Pages
 from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
 from dovetail.server.tool import error_result
+from dovetail.server.views import Views, key
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 from dovetail.wire.meta import SUBSCRIPTION_ID
-from dovetail.wire.methods import METHODS
-from dovetail.wire.prompts import GetPromptResult, ListPromptsResult
-from dovetail.wire.resources import ListResourcesResult, ListResourceTemplatesResult, ReadResourceResult
+from dovetail.wire.prompts import GetPromptResult
+from dovetail.wire.resources import ReadResourceResult
 from dovetail.wire.revisions import DRAFT, REVISIONS
 from dovetail.wire.shape import Result, replace
 from dovetail.wire.subscriptions import ListenParams, ListenResult, SubscriptionFilter
-from dovetail.wire.tools import ListToolsResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
-    from dovetail.server.access import Predicate, Rules, Sight
+    from dovetail.server.access import Predicate, Rules
     from dovetail.server.mount import Mounts
     from dovetail.server.naming import Names
     from dovetail.server.offload import Offload
@@ -82,7 +79,7 @@ _ASKED: Final[dict[str, tuple["Kind", str]]] = {
 }
 
 
-class Server(Offers):
+class Server(Views):
     """A server to register tools, resources and prompts on."""
 
     def __init__(
@@ -112,16 +109,26 @@ class Server(Offers):
         trace: "str | Path | None" = None,
         debug: bool = False,
     ) -> None:
-        for option, value in (("name", name), ("version", version), ("title", title), ("instructions", instructions)):
+        texts = {"name": name, "version": version, "title": title, "description": description}
+        for option, value in (texts | {"website_url": website_url, "instructions": instructions}).items():
             expect(f"{option}=", value, str, "a text")
+        for option, value in {"debug": debug, "lint": lint}.items():
+            expect(f"{option}=", value, bool, "True or False")
+        for option, value in {"experimental": experimental, "extensions": extensions}.items():
+            expect(f"{option}=", value, Mapping, "a dict")
+        check_icons(icons)
         expect("limits=", limits, Limits, "Limits(...)")
         expect("page_size=", page_size, int, "a number")
+        expect("trace=", trace, (str, os.PathLike), "the path of a file")
         if callable(middleware):
             raise TypeError(f"middleware= must be a list of functions, not {middleware!r}")
+        if isinstance(secrets, str | bytes):
+            raise TypeError("secrets are several, the newest first: write secrets=[...]")
         limits = limits or Limits()
         pages = Pages(page_size, limits.cursor)
         super().__init__(
             pages,
+            cache=cache,
             always=offers,
             experimental=experimental,
             extensions=extensions,
@@ -140,7 +147,6 @@ class Server(Offers):
         self.debug = debug
         self.trace = trace
         self._tap: Tap | None = None
-        self._lifetimes = _lifetimes(cache)
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
@@ -199,9 +205,12 @@ class Server(Offers):
     def middleware(self, function: Middleware) -> Middleware:
         """Put a function around every request: `async def around(exchange, proceed)`, awaiting `proceed(exchange)`.
 
-        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here.
+        What a handshake session answers by itself (initialize, ping, levels, subscriptions) does not come by here. An
+        object with a method `heard(method, uri)` is told of every change the server tells of.
         """
         self._middleware.append(checked(function))
+        if callable(hear := getattr(function, "heard", None)):
+            self.changes.follow(hear)
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 
@@ -248,8 +257,17 @@ class Server(Offers):
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
         super()._switch(names, tags, enabled=enabled)
-        if tags and self.mounts is not None:
+        if self.mounts is not None and (tags or not set(names).issubset(self._names())):
             self.changed("tools", "resources", "prompts")
+
+    def _mounted(self, name: str) -> bool:
+        return self.mounts is not None and self.mounts.may_have(name)
+
+    def _prove(self, rules: "Rules") -> None:
+        """Say once what rules are about nothing; where something is elsewhere, its first list tells."""
+        mounted = [] if self.mounts is None else self.mounts.names()
+        if mounted is not None:
+            rules.tell_idle(self.name, self._names() + mounted, lambda _: False)
 
     @property
     def rules(self) -> "Rules | None":
@@ -266,51 +284,6 @@ class Server(Offers):
         from dovetail.server.local import Local
 
         return Local(self)
-
-    def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
-        """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
-        _, items, sight = self._view(kind)
-        hidden = () if sight is None else sight.hidden(exchange.caller.principal)[1]
-        return {name: one.declaration for name, one in items.items() if name not in hidden}
-
-    def declared(self, kind: "Kind") -> dict[str, Any]:
-        """What is registered here, by name or URI, whoever asks and enabled or not."""
-        return {name: one.declaration for name, one in self._all[kind].copy().items()}
-
-    def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
-        """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
-        rules = self._rules
-        if name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal)):
-            return True
-        return kind == "resource" and any(
-            one.template.match(name) is not None and (rules is None or rules.shows(*_key(one), principal))
-            for one in self._templates_by_precision
-        )
-
-    def challenge(self, kind: "Kind", name: str, principal: Principal | None) -> None:
-        """Raise InsufficientScope if something registered here would be there for this caller, with more scopes."""
-        if self._rules is None:
-            return
-        if kind == "resource":
-            with contextlib.suppress(ResourceNotFound):
-                self._resource_at(name, principal)
-        elif name in self._registry(kind):
-            self._rules.check(kind, name, principal)
-
-    def _view(self, kind: "Kind") -> "tuple[Kept, Mapping[str, Any], Sight | None]":
-        """What is registered, who is shown which, and the pages made of just that, whatever other threads change."""
-        while True:
-            kept = self._pages.kept
-            items = self._registry(kind)
-            if self._rules is not None and kind not in kept.sights:
-                kept.sights[kind] = self._rules.sight(kind, items)
-            if kept is self._pages.kept:
-                return kept, items, kept.sights.get(kind)
-
-    def page_of(self, exchange: Exchange, items: Mapping[str, Any], field: str, shape: type[Result]) -> Result:
-        """One page of a list put together for one caller, and so not to be shared."""
-        life = Lifetime(self._lifetime(exchange.method).ttl_ms)
-        return self._pages.made(exchange, items, field, shape, life)
 
     async def work_on(self, exchange: Exchange) -> Result | bytes:
         """What this server makes of an exchange that another one has taken in."""
@@ -345,6 +318,8 @@ class Server(Offers):
 
     async def start(self) -> None:
         """Enter the lifespan, if there is one; serving does it by itself."""
+        if self._rules is not None and self._rules.unproven:
+            self._prove(self._rules)
         if self.mounts is not None:
             await self.mounts.start()
         if self._lifespan is not None:
@@ -413,9 +388,12 @@ class Server(Offers):
             return await work(exchange)
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            raise InvalidParams(str(exc)) from None
         except BaseException as exc:
+            one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                raise InvalidParams(str(one)) from None
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             running.discard(exchange)
@@ -461,11 +439,12 @@ class Server(Offers):
             return tool.output.shape(await self._run(exchange, tool.runner, tool.signature, arguments))
         except ProtocolError:
             raise
-        except (ToolError, PeerError) as exc:
-            exchange.fault = exc
-            return error_result(str(exc))
         except BaseException as exc:
-            exchange.fault = exc
+            exchange.fault = one = alone(exc)
+            if isinstance(one, ProtocolError):
+                raise one from None
+            if isinstance(one, (ToolError, PeerError)):
+                return failure(one)
             return error_result(self._contained(exchange, exc, f"tool {tool.name}").message)
 
     async def _call_and_keep(self, exchange: Exchange) -> Result:
@@ -546,38 +525,22 @@ class Server(Offers):
         except BadArguments:
             raise ResourceNotFound(uri) from None  # a variable of another kind names nothing
         if isinstance(value, Result):
-            result = value
+            result = read_result(value) if isinstance(value, ReadResourceResult) else value
         else:
             contents = resource_contents(value, uri, resource.declaration.mime_type)
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             life = resource.lifetime or self._lifetime("resources/read")
-            if self._rules is not None and (self._rules.about(*_key(resource)) or self._rules.named(uri) is not None):
+            if self._rules is not None and (self._rules.about(*key(resource)) or self._rules.named(uri) is not None):
                 life = Lifetime(life.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
         return result
-
-    def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
-        rules = self._rules
-        fixed = self._resources.get(uri)
-        if fixed is not None:
-            # Whom it is hidden from does not get at its address by a template either.
-            if rules is None or self._permits(rules, "resource", uri, principal):
-                return fixed, {}
-            raise ResourceNotFound(uri)
-        if rules is not None and not rules.lets(uri, principal):
-            raise ResourceNotFound(uri)
-        for template in self._templates_by_precision:
-            found = template.template.match(uri)
-            if found is not None and (rules is None or self._permits(rules, *_key(template), principal)):
-                return template, found
-        raise ResourceNotFound(uri)
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
         """Whether this caller may hear of a resource, which a session then does."""
         audible = self.audible(uri, principal)
         if audible and self.mounts is not None:
-            self.mounts.wanted(uri)
+            self.mounts.wanted(uri, principal)
         return audible
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
@@ -591,14 +554,6 @@ class Server(Offers):
             return False
         return True
 
-    def _there(self, exchange: Exchange, kind: "Kind", name: str) -> bool:
-        """Whether something is there for this caller; InsufficientScope if it takes more scopes."""
-        return self._rules is None or self._permits(self._rules, kind, name, exchange.caller.principal)
-
-    def _permits(self, rules: "Rules", kind: "Kind", name: str, principal: Principal | None) -> bool:
-        # What another thread has taken away meanwhile has no rule any more, and is not there any more.
-        return rules.check(kind, name, principal) and name in self._registry(kind)
-
     # Prompts
 
     async def _get_prompt(self, exchange: Exchange) -> Result:
@@ -610,9 +565,12 @@ class Server(Offers):
         if arguments is not None and type(arguments) is not dict:
             raise InvalidParams("Invalid params: arguments must be an object")
         value = await self._run(exchange, prompt.runner, prompt.signature, arguments or {})
-        if isinstance(value, Result):
+        if isinstance(value, Result) and not isinstance(value, GetPromptResult):
             return value
-        shaped = prompt_messages(value)
+        try:
+            shaped = prompt_messages(value)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(f"{prompt.signature.where}: {exc}") from exc
         if isinstance(shaped, GetPromptResult):
             return shaped
         return GetPromptResult(messages=shaped, description=prompt.declaration.description)
@@ -639,39 +597,6 @@ class Server(Offers):
             args = completer.arguments(value, others)
             found = await completer.runner(args, {}, self._threads, exchange.origin)
         return CompleteResult(completion=suggestions(found))
-
-    # Lists
-
-    async def _list_tools(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "tools", self._tools)
-        return self._page(exchange, "tool", "tools", ListToolsResult)
-
-    async def _list_resources(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource", "resources", ListResourcesResult)
-
-    async def _list_templates(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "resources", self._resources or self._templates)
-        return self._page(exchange, "resource template", "resource_templates", ListResourceTemplatesResult)
-
-    async def _list_prompts(self, exchange: Exchange) -> bytes:
-        self._check_offered(exchange, "prompts", self._prompts)
-        return self._page(exchange, "prompt", "prompts", ListPromptsResult)
-
-    def _page(self, exchange: Exchange, kind: "Kind", field: str, shape: type[Result]) -> bytes:
-        kept, items, sight = self._view(kind)
-        life = self._lifetime(exchange.method)
-        if sight is None:
-            return self._pages.page(kept, exchange, items, field, shape, life)
-        seen, hidden = sight.hidden(exchange.caller.principal)
-        return self._pages.page(kept, exchange, items, field, shape, Lifetime(life.ttl_ms), seen, hidden)
-
-    def _lifetime(self, method: str) -> Lifetime:
-        return self._lifetimes.get(method) or self._lifetimes[""]
-
-    def _check_offered(self, exchange: Exchange, name: str, registered: Mapping[str, Any]) -> None:
-        if not registered and name not in self._always:
-            raise MethodNotFound(exchange.method)
 
     async def _discover(self, exchange: Exchange) -> Result:
         life = self._lifetime(exchange.method)
@@ -742,7 +667,7 @@ class Server(Offers):
             self._swept = None
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
-        return contained(exchange, exc, what, debug=self.debug)
+        return contained(exchange, exc, what, server=self.name, debug=self.debug)
 
 
 def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:
@@ -784,25 +709,8 @@ def _give_back(counter: Counter[str], origin: str) -> None:
         del counter[origin]
 
 
-def _key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
-    if isinstance(resource, Resource):
-        return "resource", resource.declaration.uri
-    return "resource template", resource.declaration.uri_template
-
-
 def _known_revisions(revisions: Sequence[str]) -> tuple[str, ...]:
     unknown = [one for one in revisions if one not in REVISIONS]
     if unknown or not revisions:
         raise ValueError(f"revisions must be some of {', '.join(REVISIONS)}; got {', '.join(unknown) or 'none'}")
     return tuple(one for one in REVISIONS if one in revisions)
-
-
-def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:
-    if isinstance(cache, Lifetime):
-        return {"": cache}
-    known = [name for name, row in METHODS.items() if row.cacheable]
-    if unknown := [name for name in cache or () if name and name not in known]:
-        raise ValueError(
-            f"nothing of {', '.join(unknown)} is kept; cache= has Lifetimes for some of {', '.join(known)}"
-        )
-    return {"": Lifetime()} | dict(cache or {})

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
@@ -39,13 +39,34 @@ from dovetail.server.schema import (
 _MOST_STEPS: Final = 100_000
 _MOST_FAULTS: Final = 100  # looked for in one call
 
+METHOD: Final = ": mark it with dovetail.tool, resource or prompt, and offer the object by app.add(object)"
 _EMPTY: Final = inspect.Parameter.empty
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _IMMUTABLE: Final = (str, int, float, bytes, Enum, types.NoneType)
 
 
+Word = Callable[[str], str | None]
+
+
 class BadArguments(ToolError):
-    """The arguments of a call do not fit; the text names every misfit, for a model to repair them."""
+    """The arguments of a call do not fit; the text names every misfit, for a model to repair them.
+
+    `tell` says the same where arguments have other names, or none; with nothing left to say, the text is empty.
+    """
+
+    def __init__(self, tell: Callable[[Word], str], word: Word = str) -> None:
+        super().__init__(tell(word))
+        self._tell = tell
+        self._word = word
+
+    def retold(self, word: Word) -> "BadArguments":
+        """The same for whoever knows the arguments by other words; those that are None are not spoken of."""
+
+        def both(name: str) -> str | None:
+            known = self._word(name)
+            return None if known is None else word(known)
+
+        return BadArguments(self._tell, both)
 
 
 class Signature:
@@ -161,6 +182,9 @@ class Signature:
             raise self._refusal(given) from None
 
     def _refusal(self, given: dict[str, Any]) -> BadArguments:
+        return BadArguments(lambda word: self._told(given, word))
+
+    def _told(self, given: dict[str, Any], word: Word) -> str:
         """Goes field by field, because the one conversion stops at its first misfit."""
         layout = self._layout
         open_ended = layout.further is not None
@@ -168,20 +192,24 @@ class Signature:
         unknown = [name for name in given if (name in layout.hidden if open_ended else name not in layout.types)]
         known = [name for name in given if name in layout.types or (open_ended and name not in layout.hidden)]
         texts = ["Invalid arguments."]
-        if missing:
+        if missing := worded(missing, word):
             texts.append(f"Missing: {listed(missing)}.")
-        if unknown:
-            unused = [name for name in layout.types if name not in given][:MAX_NAMES]
+        if unknown := worded(unknown, word):
+            unused = worded([name for name in layout.types if name not in given], word)[:MAX_NAMES]
             texts.append(f"Unknown: {listed(unknown, unused)}.")
-        ill = _ill_patterned(self._patterns, given)
-        lines = (line for name in known for line in self._misfits(name, given[name], tried=name not in ill))
+        ill = _ill_patterned(self._patterns, given, word)
+        called = {name: shown for name in known if (shown := word(name)) is not None}
+        lines = (
+            line
+            for name, shown in called.items()
+            for line in self._misfits(name, given[name], clip(shown, MAX_NAME), tried=name not in ill)
+        )
         texts += (f"{line}." for line in itertools.islice(lines, MAX_NAMES))
         texts += (f"{line}." for line in itertools.islice(itertools.chain(*ill.values()), MAX_NAMES))
-        return BadArguments(cut(" ".join(texts)))
+        return cut(" ".join(texts)) if len(texts) > 1 else ""
 
-    def _misfits(self, name: str, value: Any, *, tried: bool) -> Iterator[str]:
+    def _misfits(self, name: str, value: Any, shown: str, *, tried: bool) -> Iterator[str]:
         kind = self._layout.types.get(name, self._layout.further)
-        shown = clip(name, MAX_NAME)
         schema = self.schema["properties"].get(name, self.schema["additionalProperties"])
         shared = self.schema.get("$defs", {})
         wrong = misfits(schema, value, shared, shown) if isinstance(schema, dict) else ()
@@ -192,11 +220,18 @@ class Signature:
         try:
             read_closely(kind, value, strict=self._strict)
         except msgspec.ValidationError as exc:
-            yield from _told(exc, found, shown) or [reason(exc, shown, self.choices.get(name, ()))]
+            choices = self.choices.get(name, ())
+            may_be_null = ("null",) if choices and _takes_none(kind) else ()
+            yield from _told(exc, found, shown) or [reason(exc, shown, choices + may_be_null)]
         except RecursionError:
             yield f"`{shown}`: nested too deeply"
         else:
             yield from (line for line in found if isinstance(line, Stranger))
+
+
+def worded(names: Iterable[str], word: Word) -> list[str]:
+    """The names in other words, without those that are not spoken of."""
+    return [shown for name in names if (shown := word(name)) is not None]
 
 
 def _told(exc: msgspec.ValidationError, found: list[str], root: str) -> list[str]:
@@ -246,6 +281,7 @@ def compile_signature(
         signature = inspect.signature(function)
     except ValueError as exc:
         raise TypeError(f"{where}: {exc}") from None
+    _check_bound(signature, hints, where)
     layout = _Layout(where, hints.get("return", Any), docstrings.read(inspect.getdoc(function)).parameters)
     for parameter in signature.parameters.values():
         annotation = hints.get(parameter.name, Any)
@@ -256,6 +292,13 @@ def compile_signature(
         else:
             layout.add(parameter, annotation)
     return (Carrying if carries else Signature)(layout, lax=lax)
+
+
+def _check_bound(signature: inspect.Signature, hints: Mapping[str, Any], where: str) -> None:
+    """Refuse a method that has no object yet, as one has none in the body of its class."""
+    first = next(iter(signature.parameters), "")
+    if first in ("self", "cls") and first not in hints:
+        raise TypeError(f"{where}: parameter `{first}`: a method without its object{METHOD}")
 
 
 class _Layout:
@@ -417,6 +460,13 @@ def _choices(annotation: Any) -> tuple[str, ...]:
             return ()
 
 
+def _takes_none(annotation: Any) -> bool:
+    kinds = alternatives(annotation)
+    return types.NoneType in kinds or any(
+        typing.get_origin(one) is Literal and None in typing.get_args(one) for one in kinds
+    )
+
+
 def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -435,14 +485,15 @@ def _pattern_check(schema: dict[str, Any]) -> Any:
         )
 
 
-def _ill_patterned(validator: Any, given: dict[str, Any]) -> dict[str, list[str]]:
+def _ill_patterned(validator: Any, given: dict[str, Any], word: Word) -> dict[str, list[str]]:
     """What does not fit its pattern, by the argument it stands in; arguments where it may hide have an empty list."""
     found: dict[str, list[str]] = {}
     errors = [] if validator is None else [*itertools.islice(validator.iter_errors(given), _MOST_FAULTS)]
     for error in errors:
-        word = str(error.schema_path[-1]) if error.schema_path else ""
-        if error.instance_path and word in ("pattern", "anyOf", "oneOf"):
-            lines = found.setdefault(str(error.instance_path[0]), [])
-            if word == "pattern":
-                lines.append(f"`{way(error.instance_path)}`: {unlike(error.kind.pattern)}")
+        rule = str(error.schema_path[-1]) if error.schema_path else ""
+        if error.instance_path and rule in ("pattern", "anyOf", "oneOf"):
+            first, *rest = error.instance_path
+            lines = found.setdefault(str(first), [])
+            if rule == "pattern" and (shown := word(str(first))) is not None:
+                lines.append(f"`{way([shown, *rest])}`: {unlike(error.kind.pattern)}")
     return found if len(errors) < _MOST_FAULTS else {name: found.get(name, []) for name in given}

@@ -7,8 +7,9 @@ reference to a definition beside it.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, cast
+from urllib.parse import urljoin, urlsplit
 
-from dovetail.wire.codec import decode
+from dovetail.wire.codec import decode, encode
 from dovetail.wire.shape import Struct
 
 Place = Literal["path", "query", "header", "cookie", "body"]
@@ -19,7 +20,9 @@ MAX_OPERATIONS: Final = 1000
 _NODES: Final = 2000  # schemas written out for one operation; the rest stays referred to
 _DEPTH: Final = 60
 _FILE: Final = {"type": "string", "contentEncoding": "base64"}
-_DROPPED: Final = frozenset({"discriminator", "xml", "externalDocs", "example", "examples", "deprecated", "nullable"})
+_DROPPED: Final = frozenset(
+    {"discriminator", "xml", "externalDocs", "example", "examples", "deprecated", "nullable", "title"}
+)
 _NAMES_ONE: Final = re.compile(rb"https?://\S+|[^\n{]*\.(?:json|ya?ml)")
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 _OWN_HEADERS: Final = frozenset({"accept", "content-type", "authorization"})  # never parameters, says OpenAPI
@@ -49,6 +52,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     body: str | None = None  # its media type
     whole: str | None = None  # the argument that is the whole body
     tags: tuple[str, ...] = ()
+    output: dict[str, Any] | None = None  # what every success is, where the document is clear about it
 
 
 def read(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
@@ -70,15 +74,17 @@ def read(document: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
     return found
 
 
-def base_url(document: Mapping[str, Any]) -> str | None:
-    """The first server the document names, if it says where that is."""
+def base_url(document: Mapping[str, Any], home: str | None = None) -> str | None:
+    """The first server the document names, if it says where that is; with a home, only a path there is heeded."""
     for server in document.get("servers") or ():
         url = str(server.get("url", ""))
         for name, variable in (server.get("variables") or {}).items():
             url = url.replace("{" + name + "}", str(variable.get("default", "")))
         if url.startswith(("http://", "https://")):
-            return url.rstrip("/")
-    return None
+            return (home or url).rstrip("/")
+        if home is not None and url.strip("/") and not any(urlsplit(url)[:2]):  # a path, without scheme or host
+            return urljoin(home.rstrip("/") + "/", url).rstrip("/")
+    return home
 
 
 def operations(document: Mapping[str, Any], fixed: Iterable[str] = ()) -> Iterator[Operation]:
@@ -140,7 +146,23 @@ def _operation(
         body=media,
         whole=whole,
         tags=tuple(str(tag) for tag in told.get("tags") or ()),
+        output=_output(schemas, told),
     )
+
+
+def _output(schemas: "_Schemas", told: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What every success is; None unless there is one kind of it, which is JSON and says everything that is sent."""
+    responses: Mapping[Any, Any] = told.get("responses") or {}
+    good = [schemas.found(one) for code, one in responses.items() if str(code).startswith("2")]
+    content: Mapping[str, Any] = (good[0].get("content") or {}) if len(good) == 1 else {}
+    kinds = [schemas.found(one).get("schema") for kind, one in content.items() if "json" in kind]
+    if len(kinds) != 1 or len(content) != 1 or not kinds[0]:
+        return None
+    schemas.begin()
+    shown = schemas.shown(kinds[0])
+    shown |= {"$defs": schemas.definitions()} if schemas.definitions() else {}
+    # What is only written is required all the same, and never there to be read.
+    return None if not shown or b'"writeOnly":true' in encode(shown) else shown
 
 
 def _parameters(
@@ -288,6 +310,10 @@ def _modern(schema: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """What OpenAPI 3.0 says in words of its own, in those of JSON Schema."""
     if told.get("nullable") and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
+        if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
+            schema["enum"] = [*schema["enum"], None]
+    elif told.get("nullable") and not isinstance(schema.get("type"), list):
+        schema = {"anyOf": [schema, {"type": "null"}]} if schema else schema
     for name, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(name), bool) and schema.pop(name) and limit in schema:
             schema[name] = schema.pop(limit)

@@ -3,7 +3,7 @@
 A renamed argument is renamed back, and a fixed one added, on the way in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from dovetail.errors import ToolError, clip
@@ -43,13 +43,16 @@ class Transform(Struct, frozen=True, kw_only=True):
         if self._changes and isinstance(declaration, Tool):
             changes["input_schema"] = self._schema(declaration.name, declaration.input_schema)
         if self._changes and isinstance(declaration, Prompt):
-            changes["arguments"] = [one for given in declaration.arguments or () if (one := self._shown(given))] or None
+            shown = [one for given in declaration.arguments or () if (one := self._shown(given))]
+            self._check_apart(declaration.name, [one.name for one in shown])
+            changes["arguments"] = shown or None
         return replace(declaration, **changes) if changes else declaration
 
     def _schema(self, tool: str, schema: dict[str, Any]) -> dict[str, Any]:
         properties: dict[str, Any] = schema.get("properties") or {}
         if unknown := self._changes.keys() - properties.keys():
             raise ValueError(f"the tool {tool!r} has no argument {', '.join(sorted(unknown))}")
+        self._check_apart(tool, [new for name in properties if (new := self.word(name)) is not None])
         shown: dict[str, Any] = {}
         required: list[str] = []
         for name, rule in properties.items():
@@ -57,13 +60,34 @@ class Transform(Struct, frozen=True, kw_only=True):
             if change.value is not UNSET:
                 continue
             new = change.name or name
-            if new in shown:
-                raise ValueError(f"the tool {tool!r} would have two arguments {new!r}")
             shown[new] = rule if change.description is None else {**rule, "description": change.description}
             if name in (schema.get("required") or ()):
                 required.append(new)
         rest = {name: value for name, value in schema.items() if name not in ("properties", "required")}
         return rest | {"properties": shown} | ({"required": required} if required else {})
+
+    def _check_apart(self, of: str, names: list[str]) -> None:
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(f"`{clip(of)}` would have two arguments called `{clip(twice[0])}`")
+
+    def complaints(self, declaration: Any) -> Iterator[str]:
+        """What is said of arguments that something has, and cannot be, one line each."""
+        try:
+            self.declared(declaration)
+        except ValueError as exc:
+            yield str(exc)
+        fixed = {name: change.value for name, change in self._changes.items() if change.value is not UNSET}
+        if not fixed or not isinstance(declaration, Tool):
+            return
+        from dovetail.server.arguments import mended, misfits
+        from dovetail.server.schema import to_json
+
+        schema = declaration.input_schema
+        for name, value in fixed.items():
+            rule: dict[str, Any] = schema["properties"][name]
+            shared: dict[str, Any] = schema.get("$defs") or {}
+            read = mended(rule | {"$defs": shared}, to_json(value)[0])
+            yield from (f"`{clip(declaration.name)}`: {line}" for line in misfits(rule, read, shared, name))
 
     def _shown(self, given: PromptArgument) -> PromptArgument | None:
         change = self._changes.get(given.name, _SAME)
@@ -78,9 +102,21 @@ class Transform(Struct, frozen=True, kw_only=True):
         back = {change.name or name: name for name, change in self._changes.items() if change.value is UNSET}
         gone = self._changes.keys() - back.keys()
         if foreign := [name for name in arguments if name in gone]:
-            raise ToolError(f"Invalid arguments. There is no argument {', '.join(map(clip, foreign))}.")
+            raise ToolError(f"Invalid arguments. Unknown: {', '.join(self._unknown(name) for name in foreign)}.")
         fixed = {name: change.value for name, change in self._changes.items() if change.value is not UNSET}
         return {back.get(name, name): value for name, value in arguments.items()} | fixed
+
+    def _unknown(self, name: str) -> str:
+        """An argument that has left its name, and the name it has, unless it is kept from the caller."""
+        change = self._changes[name]
+        return f"`{clip(name)}`" + (
+            f" (it is called `{clip(change.name)}`)" if change.value is UNSET and change.name else ""
+        )
+
+    def word(self, name: str) -> str | None:
+        """What an argument is called here; None for one that is fixed, of which a caller knows nothing."""
+        change = self._changes.get(name, _SAME)
+        return None if change.value is not UNSET else change.name or name
 
     def inner_argument(self, name: str) -> str:
         """What an argument is called at home."""

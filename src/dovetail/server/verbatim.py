@@ -5,10 +5,10 @@ from copy import deepcopy
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-from dovetail.errors import ToolError, clip
+from dovetail.errors import clip
 from dovetail.server.arguments import cut, listed, mended, type_words, unlike
 from dovetail.server.foreign import way
-from dovetail.server.signature import Signature
+from dovetail.server.signature import BadArguments, Signature, Word, worded
 from dovetail.wire.codec import encode
 
 _FEW: Final = 256  # members of arguments whose every problem is looked for
@@ -57,8 +57,8 @@ class Verbatim:
         # All problems of a call are found at once: with many members that takes seconds, so there one must do.
         few = encode(arguments).count(b",") < _FEW
         found = self._validator.iter_errors(arguments) if few else [self._first(arguments)]
-        problems = [problem(error) for error in itertools.islice(found, 10)]
-        raise ToolError(cut("Invalid arguments. " + " ".join(f"{one}." for one in problems)))
+        errors = [*itertools.islice(found, 10)]
+        raise BadArguments(lambda word: _told(errors, word))
 
     def _first(self, arguments: dict[str, Any]) -> Any:
         try:
@@ -67,17 +67,29 @@ class Verbatim:
             return error
 
 
-def problem(error: Any) -> str:
-    """What a validator found, as other misfits are told: where, and why, without the value."""
+def _told(errors: list[Any], word: Word) -> str:
+    problems = [f"{line}." for one in errors if (line := problem(one, word))]
+    return cut(f"Invalid arguments. {' '.join(problems)}") if problems else ""
+
+
+def problem(error: Any, word: Word = str) -> str:
+    """What a validator found, as other misfits are told: where, and why, without the value; empty if it is kept."""
     kind, path = error.kind, [*error.instance_path]
+    first = word(str(path[0])) if path else ""
+    if first is None:
+        return ""
+    path[:1] = [first] if path else []
     match str(error.schema_path[-1]) if error.schema_path else "":
+        case "required" if path:
+            return f"`{way([*path, kind.property])}`: missing"
         case "required":
-            name = clip(kind.property, 64)
-            return f"`{way([*path, kind.property])}`: missing" if path else f"Missing: `{name}`"
+            name = word(kind.property)
+            return "" if name is None else f"Missing: `{clip(name, 64)}`"
         case "additionalProperties" if hasattr(kind, "unexpected"):
-            return (
-                f"`{way(path)}`: unknown {listed(kind.unexpected)}" if path else f"Unknown: {listed(kind.unexpected)}"
-            )
+            if path:
+                return f"`{way(path)}`: unknown {listed(kind.unexpected)}"
+            unknown = worded(kind.unexpected, word)
+            return f"Unknown: {listed(unknown)}" if unknown else ""
         case "type":
             why = type_words(kind.types, error.instance)
         case "pattern":

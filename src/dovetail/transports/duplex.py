@@ -7,6 +7,7 @@ in is answered or understood to need no answer, never dropped.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -50,6 +51,7 @@ class Duplex:
         self._on_shutdown = on_shutdown
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
         self._session: legacy.Session | None = None
+        self._mark = os.urandom(8).hex()
         self._peer: Peer[asyncio.Future[Any]] = Peer()
         self._running: dict[Id, tuple[Exchange, Write]] = {}
         self._loop = asyncio.get_running_loop()
@@ -137,6 +139,7 @@ class Duplex:
     def _request(self, message: dict[str, Any], reply: Write, size: int) -> bool:
         if self._modern.serves and modern.speaks(message):
             exchange = self._modern.admit(message, None, self._principal)
+            exchange.caller.session = self._mark
         elif message["method"] == legacy.INITIALIZE and self._session is None:
             self._initialize(message, reply)
             return False

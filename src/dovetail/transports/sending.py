@@ -23,6 +23,12 @@ def sender(client: Any, most: int) -> Send:
     )
 
 
+def base_of(client: Any) -> str | None:
+    """Where a client of the user's sends what has no address of its own, if it says so as httpx's do."""
+    found = str(getattr(client, "base_url", None) or "")
+    return found if found.startswith(("http://", "https://")) else None
+
+
 def _check_awaited(client: Any) -> None:
     """Refuse a client whose requests nobody can await: it would hold up everyone, and then fail."""
     waits = inspect.iscoroutinefunction(client.request) or not hasattr(client, "close") or hasattr(client, "aclose")

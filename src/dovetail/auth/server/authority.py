@@ -4,6 +4,7 @@ Codes only with PKCE by S256, redirects only to registered places, a user's cons
 of it: a client that is allowed today asks again tomorrow. spec: authorization, client-registration
 """
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -186,10 +187,12 @@ class Authority:
             raise BadClient("client_id is missing", "invalid_request")
         if client_id in self._known:
             return self._known[client_id]
-        stored = unpack(self._store.get("client", client_id, now), Client)
+        by_document = clients.names_document(client_id)
+        kind = "client document" if by_document else "client"
+        stored = unpack(self._store.get(kind, client_id, now), Client)
         if stored is not None:
             return stored
-        if not clients.names_document(client_id):
+        if not by_document:
             raise BadClient("this client is not known here", "invalid_client")
         host, trusts = urlsplit(client_id).hostname or "", self._settings.trusts
         if trusts is not None and not trusts(host):
@@ -197,7 +200,8 @@ class Authority:
         self._may_fetch(address, now)
         answer = yield Stranger(client_id)
         client = clients.described(client_id, answer)
-        self._store.put("client", client_id, pack(client), now + clients.kept_for(answer.headers), now)
+        with contextlib.suppress(Full):  # then it is fetched again
+            self._store.put(kind, client_id, pack(client), now + clients.kept_for(answer.headers), now)
         return client
 
     def _may_fetch(self, address: str, now: float) -> None:

@@ -4,6 +4,7 @@ Each in the one way it registered. An assertion is for this server alone, for a 
 RFC 6749, section 2.3; RFC 7523, section 3
 """
 
+import contextlib
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +15,7 @@ from dovetail.auth.claims import Rejected, check
 from dovetail.auth.flow import Flow, Stranger
 from dovetail.auth.keys import ASYMMETRIC, Keys
 from dovetail.auth.server.clients import ANY_WAY, BadClient, kept_for
-from dovetail.auth.server.store import Client, Store
+from dovetail.auth.server.store import Client, Full, Store
 from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.server.web import Request, Response, failure, mark, same
 from dovetail.wire.codec import encode
@@ -129,7 +130,8 @@ class Proving:
             self._in_vain.count(url, now)
             raise Rejected("the client's keys cannot be fetched") from None
         until = now + kept_for(answer.headers)
-        self._store.put("client keys", client.client_id, encode({"keys": [key.jwk for key in found]}), until, now)
+        with contextlib.suppress(Full):  # then they are fetched again
+            self._store.put("client keys", client.client_id, encode({"keys": [key.jwk for key in found]}), until, now)
         return found
 
     def _once(self, client: Client, claims: Mapping[str, Any], now: float) -> None:

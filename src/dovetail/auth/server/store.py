@@ -8,6 +8,9 @@ from dovetail.wire.shape import Struct, field
 
 T = TypeVar("T")
 
+# What can be fetched again: where there is no room, the first to end makes some.
+FETCHED: Final = frozenset({"client document", "client keys"})
+
 _MOST: Final = 20_000  # of one kind; more than that is somebody trying
 
 
@@ -60,8 +63,10 @@ class Shelf:
         if len(kept) >= _MOST and key not in kept:
             for one in [name for name, (end, _) in kept.items() if end <= now]:
                 del kept[one]
-            if len(kept) >= _MOST:
+            if len(kept) >= _MOST and kind not in FETCHED:
                 raise Full(kind)
+            if len(kept) >= _MOST:
+                del kept[min(kept, key=lambda name: kept[name][0])]
         kept[key] = (until, value)
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:

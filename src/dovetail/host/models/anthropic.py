@@ -7,7 +7,7 @@ from dovetail.errors import ModelError
 from dovetail.host.forms import anthropic, read_anthropic
 from dovetail.host.models.choosing import Variant, choose, variants
 from dovetail.host.models.model import Reply
-from dovetail.host.models.telling import Names, blocks, pictures, result_words
+from dovetail.host.models.telling import Names, blocks, failing, pictures, result_words
 from dovetail.wire.content import (
     ImageContent,
     SamplingContent,
@@ -36,6 +36,7 @@ class AnthropicModel:
 
     def __init__(self, *models: str | Variant, **options: Any) -> None:
         self.models = variants(models)
+        self.price = self.models[0].price  # of the one that answers, unless another is preferred
         self._options = options
         self._client: Any = None
 
@@ -75,7 +76,7 @@ class AnthropicModel:
                 self._client = anthropic.AsyncAnthropic(**self._options)
             return await self._client.messages.create(**told)
         except anthropic.AnthropicError as exc:
-            raise ModelError(f"{told['model']}: {exc}") from exc
+            raise ModelError(f"{told['model']}: {failing(exc)}") from exc
 
 
 def _message(message: SamplingMessage, names: Names) -> dict[str, Any]:

@@ -28,7 +28,10 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class Model(Protocol):
-    """A language model."""
+    """A language model.
+
+    One with an attribute `price`, dollars for a million tokens in and out, can be given a budget in dollars.
+    """
 
     async def reply(
         self,

@@ -7,7 +7,7 @@ from dovetail.errors import ModelError
 from dovetail.host.forms import openai, read_openai
 from dovetail.host.models.choosing import Variant, choose, variants
 from dovetail.host.models.model import Reply
-from dovetail.host.models.telling import Names, blocks, pictures, result_words
+from dovetail.host.models.telling import Names, blocks, failing, pictures, result_words
 from dovetail.wire.codec import encode
 from dovetail.wire.content import (
     AudioContent,
@@ -32,6 +32,7 @@ class OpenAIModel:
 
     def __init__(self, *models: str | Variant, base_url: str | None = None, **options: Any) -> None:
         self.models = variants(models)
+        self.price = self.models[0].price  # of the one that answers, unless another is preferred
         if base_url is not None:
             options = {"base_url": base_url, "api_key": "none", **options}  # local servers want none, the client does
         self._compatible = base_url is not None
@@ -74,7 +75,7 @@ class OpenAIModel:
                 self._client = openai.AsyncOpenAI(**self._options)
             return await self._client.chat.completions.create(**told)
         except openai.OpenAIError as exc:
-            raise ModelError(f"{told['model']}: {exc}") from exc
+            raise ModelError(f"{told['model']}: {failing(exc)}") from exc
 
 
 def _messages(messages: Sequence[SamplingMessage], system: str | None, names: Names) -> list[dict[str, Any]]:

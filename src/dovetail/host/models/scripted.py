@@ -31,14 +31,22 @@ class Scripted:
     """Says its lines one after another; what it was asked is in `asked`.
 
     A line is a text, a call made by `use`, several of these, a whole `Reply`, or a function of what was asked that
-    returns one of them.
+    returns one of them. usage: what each took. price: dollars for a million tokens, in and out; nothing, unless `usage`
+    does not say what it cost.
     """
 
-    def __init__(self, *lines: Line, name: str = "scripted", usage: Usage | None = None) -> None:
+    def __init__(
+        self,
+        *lines: Line,
+        name: str = "scripted",
+        usage: Usage | None = None,
+        price: tuple[float, float] | None = None,
+    ) -> None:
         self.asked: list[Asked] = []
         self._lines = [*lines]
         self._name = name
         self._usage = usage or Usage(input=1, output=1, usd=0.0)
+        self.price = price or (None if self._usage.usd is None else (0.0, 0.0))
 
     async def reply(self, messages: Sequence[SamplingMessage], tools: Sequence[Tool] = (), **options: Any) -> Reply:
         """The next line."""

@@ -71,6 +71,12 @@ def result_words(result: ToolResultContent) -> str:
     return said
 
 
+def failing(exc: Exception) -> str:
+    """What went wrong between a maker's client and the maker; where, if no answer came that would tell."""
+    request = None if getattr(exc, "response", None) is not None else getattr(exc, "request", None)
+    return str(exc) if request is None else f"{exc} ({request.url})"
+
+
 def _word(block: ContentBlock) -> str | None:
     match block:
         case TextContent():

@@ -1,0 +1,87 @@
+"""Turns: one reply of a model and the calls in it, of which each gets exactly one result. Pure."""
+
+from uuid import uuid4
+
+from dovetail.host.models.model import Reply
+from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
+from dovetail.wire.sampling import SamplingMessage
+from dovetail.wire.shape import Struct, field, replace
+from dovetail.wire.tools import CallToolResult
+
+
+class Turn(Struct, kw_only=True):
+    """The calls of one reply, in order: those that have a result, those that wait, and those still to be made."""
+
+    content: list[SamplingContent]
+    unread: dict[str, str]  # why a call cannot be made, by its id
+    begun: set[str] = field(default_factory=set[str])
+    results: dict[str, ToolResultContent] = field(default_factory=dict[str, ToolResultContent])
+    waiting: dict[str, ToolUseContent] = field(default_factory=dict[str, ToolUseContent])  # by ticket
+
+    @property
+    def calls(self) -> list[ToolUseContent]:
+        """What the model wants called."""
+        return [block for block in self.content if isinstance(block, ToolUseContent)]
+
+    def finish(self, call: ToolUseContent, result: CallToolResult) -> None:
+        """A call has its result."""
+        self.results[call.id] = ToolResultContent(
+            tool_use_id=call.id,
+            content=result.content,
+            structured_content=result.structured_content,
+            is_error=bool(result.is_error),
+        )
+
+    def interrupt(self) -> None:
+        """Whatever has no result, and waits for nobody, gets none any more: the model must know what may have run."""
+        waiting = {call.id for call in self.waiting.values()}
+        for call in self.calls:
+            if call.id not in self.results and call.id not in waiting:
+                self.finish(call, failed(_MAY_HAVE_RUN if call.id in self.begun else _NOT_MADE))
+
+    def messages(self) -> list[SamplingMessage]:
+        """What joins the conversation once every call has its result."""
+        if not self.content:
+            return []  # makers refuse a message that holds nothing
+        said = SamplingMessage(role="assistant", content=[*self.content])
+        results = [self.results[call.id] for call in self.calls]
+        return [said, SamplingMessage(role="user", content=[*results])] if results else [said]
+
+
+_MAY_HAVE_RUN = "This call was interrupted: it may have run, and what came of it is not known."
+_NOT_MADE = "This call was not made: the conversation was interrupted before."
+
+
+def turn_of(reply: Reply, taken: set[str]) -> Turn:
+    """The turn of a reply. Some makers leave the id of a call empty, or use one twice: such a call gets one of its own.
+
+    `taken` has the ids of the conversation, and gets the new ones.
+    """
+    turn = Turn(content=[], unread={})
+    for block in reply.content:
+        if isinstance(block, ToolUseContent):
+            given, block = block.id, _with_own_id(block, taken)
+            if (problem := _unread(given, reply)) is not None:
+                turn.unread[block.id] = problem
+        turn.content.append(block)
+    return turn
+
+
+def _with_own_id(call: ToolUseContent, taken: set[str]) -> ToolUseContent:
+    if not call.id or call.id in taken:
+        call = replace(call, id=f"call_{uuid4().hex}")
+    taken.add(call.id)
+    return call
+
+
+def _unread(id: str, reply: Reply) -> str | None:
+    if id in reply.unread:
+        return f"The call could not be read: {reply.unread[id]}"
+    if reply.stop_reason == "maxTokens":
+        return "The call was cut off: the reply became too long."
+    return None
+
+
+def failed(text: str) -> CallToolResult:
+    """The result of a call that came to nothing."""
+    return CallToolResult(content=[TextContent(text=text)], is_error=True)

@@ -1,0 +1,123 @@
+"""Changed arguments: whoever calls is told of them by the names they have here, and of fixed ones not at all."""
+
+import logging
+from typing import Annotated, Any
+
+import pytest
+from msgspec import Meta
+
+from dovetail import Argument, Client, PeerError, Server, ToolError, Transform
+
+
+def bank() -> Server:
+    app = Server("bank")
+
+    @app.tool
+    def pay(amount: int, to: str, api_key: Annotated[str, Meta(pattern="^k")] = "k") -> str:
+        return f"{amount} to {to} with {api_key}"
+
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"amount": {"type": "integer"}, "api_key": {"type": "string", "pattern": "^k"}},
+        "required": ["amount"],
+        "additionalProperties": False,
+    }
+
+    @app.tool(input_schema=schema)
+    def order(arguments: dict[str, Any]) -> str:
+        return str(arguments)
+
+    @app.prompt
+    def plead(amount: int, to: str) -> str:
+        return f"{to}, give me {amount}"
+
+    return app
+
+
+def changed(**arguments: Argument) -> Server:
+    """The bank, mounted twice over, so that two servers have words of their own."""
+    between, app = Server("between"), Server("outer")
+    between.mount(bank(), transforms={name: Transform(arguments=arguments) for name in ("pay", "plead")})
+    app.mount(between, "in")
+    return app
+
+
+RENAMED = {"amount": Argument(name="euros")}
+SWAPPED = {"amount": Argument(name="to"), "to": Argument(name="amount")}
+CALLS: list[tuple[dict[str, Argument], dict[str, Any], str]] = [
+    (RENAMED, {"to": "me"}, "Missing: `euros`."),
+    (RENAMED, {"amount": 3, "to": "me"}, "Unknown: `amount` (it is called `euros`)."),
+    (RENAMED, {"euro": 3, "to": "me"}, "Missing: `euros`. Unknown: `euro` (did you mean `euros`?)."),
+    (RENAMED, {"euros": "x", "to": "me"}, "`euros`: expected `int`, got `str`."),
+    (SWAPPED, {"to": "x", "amount": "me"}, "`to`: expected `int`, got `str`."),
+    (SWAPPED, {"to": 3}, "Missing: `amount`."),
+    ({"to": Argument(value="me")}, {"amount": 3, "to": "you"}, "Unknown: `to`."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "given", "words"), CALLS)
+async def test_a_model_is_told_the_names_it_knows(
+    arguments: dict[str, Argument], given: dict[str, Any], words: str
+) -> None:
+    async with Client(changed(**arguments)) as client:
+        result = await client.call_tool("in_pay", given)
+    assert [getattr(block, "text", None) for block in result.content] == [f"Invalid arguments. {words}"]
+
+
+async def test_prompts_are_told_of_by_their_names_here() -> None:
+    async with Client(changed(**RENAMED)) as client:
+        with pytest.raises(PeerError, match="Missing: `euros`"):
+            await client.get_prompt("in_plead", {"to": "you"})
+        assert "give me 3" in str(await client.get_prompt("in_plead", {"to": "you", "euros": "3"}))
+
+
+async def test_two_servers_rename_one_argument() -> None:
+    between, app = Server("between"), Server("outer")
+    between.mount(bank(), transforms={"pay": Transform(arguments=RENAMED)})
+    app.mount(between, transforms={"pay": Transform(arguments={"euros": Argument(name="coins")})})
+    async with Client(app) as client:
+        with pytest.raises(ToolError, match="Missing: `coins`"):
+            await client.call("pay", to="me")
+        assert await client.call("pay", coins=3, to="me") == "3 to me with k"
+
+
+async def test_a_schema_of_the_authors_own() -> None:
+    app = Server("outer")
+    app.mount(bank(), transforms={"order": Transform(arguments=RENAMED | {"api_key": Argument(value="k1")})})
+    async with Client(app) as client:
+        for given, words in (
+            ({}, "Missing: `euros`"),
+            ({"euros": "x"}, "`euros`: expected"),
+            ({"euros": 1, "x": 2}, "Unknown: `x`"),
+        ):
+            with pytest.raises(ToolError, match=words):
+                await client.call("order", **given)
+
+
+async def test_what_is_fixed_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """A pattern is tried only in calls, so this one is found out by the first."""
+    app = Server("outer")
+    app.mount(bank(), transforms={"pay": Transform(arguments={"api_key": Argument(value="secret")})})
+    async with Client(app) as client:
+        with pytest.raises(ToolError, match="its server gives it an argument that does not fit") as failure:
+            await client.call("pay", amount=3, to="me")
+        assert "api_key" not in str(failure.value)
+        with pytest.raises(ToolError, match="Missing: `to`") as failure:
+            await client.call("pay", amount=3)
+        assert "api_key" not in str(failure.value)
+    assert [one.levelno for one in caplog.records if "api_key" in one.getMessage()] == [logging.ERROR]
+
+
+UNFIT: list[tuple[str, dict[str, Argument], str]] = [
+    ("pay", {"amount": Argument(name="to")}, "`pay` would have two arguments called `to`"),
+    ("plead", {"amount": Argument(name="to")}, "`plead` would have two arguments called `to`"),
+    ("pay", {"amount": Argument(value="many")}, "`pay`: `amount`: expected `int`, got `str`"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "words"), UNFIT)
+def test_arguments_that_cannot_be_are_refused_at_mount(name: str, arguments: dict[str, Argument], words: str) -> None:
+    app = Server("outer")
+    with pytest.raises(ValueError, match=words):
+        app.mount(bank(), transforms={name: Transform(arguments=arguments)})
+    app.mount(bank(), transforms={"pay": Transform(arguments={"amount": Argument(value="3")})})

@@ -1,0 +1,96 @@
+"""Entries: one server of a file, whatever its host calls things; references stay what they are until it is started."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.host.entries import Entry, read_entry
+from dovetail.host.secrets import Secrets
+
+HERE = Path("/p/mcp.json")
+
+
+def read(given: Any, *, name: str = "s", source: str = "mcp.json", level: Any = "user") -> Entry:
+    return read_entry(name, given, source, HERE, level=level, folder=HERE.parent)[0]
+
+
+def told(given: Any, **options: Any) -> list[str]:
+    return read_entry("s", given, "mcp.json", HERE, folder=HERE.parent, **options)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ({"command": "npx", "args": ["-y", "a b"]}, "npx -y 'a b'"),
+        ({"cmd": "npx", "args": [1]}, "npx 1"),
+        ({"command": ["npx", "-y"]}, "npx -y"),
+        ({"command": {"path": "npx", "args": ["-y"]}}, "npx -y"),
+        ({"url": "https://x.example/mcp"}, "https://x.example/mcp"),
+        ({"httpUrl": "https://x.example/mcp"}, "https://x.example/mcp"),
+        ({"serverUrl": "https://x.example/${KEY}"}, "https://x.example/${KEY}"),
+    ],
+)
+def test_spellings_of_one_thing(given: Any, spelled: str) -> None:
+    assert read(given).spelled() == spelled
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ([], "an object"),
+        ({}, "a command or a url"),
+        ({"command": 7}, "a command or a url"),
+        ({"command": "x", "args": "-y"}, "args must be a list"),
+        ({"command": "x", "env": ["A=1"]}, "env must be an object"),
+        ({"command": "x", "cwd": 5}, "cwd must be a text"),
+        ({"command": "x", "x-dovetail": {"trsut": True}}, "x-dovetail"),
+        ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail"),
+    ],
+)
+def test_what_is_no_entry(given: Any, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        read(given)
+
+
+def test_trust_is_the_users_to_give() -> None:
+    given = {"command": "x", "x-dovetail": {"trust": True}}
+    assert read(given).settings.trust
+    assert not read(given, level="project").settings.trust
+    assert any("trusted" in one for one in told(given, level="project"))
+
+
+def test_what_is_not_understood_is_told() -> None:
+    assert any("arg" in one for one in told({"command": "x", "arg": ["y"]}, level="user"))
+    assert told({"command": "x", "args": ["y"], "env": {}}, level="user") == []
+
+
+def test_a_repr_has_names_and_no_values() -> None:
+    entry = read({"command": "x", "env": {"TOKEN": "s3cret"}, "headers": {"Authorization": "s3cret"}})
+    assert "s3cret" not in repr(entry)
+    assert "TOKEN" in repr(entry)
+    assert "s3cret" not in repr(read({"url": "https://u:s3cret@x.example/s3cret?key=s3cret"}))
+
+
+def test_references_are_looked_up_when_it_is_started() -> None:
+    entry = read({"command": "x", "args": ["${A}"], "env": {"KEY": "${input:key}"}})
+    assert [str(one) for one in entry.needs()] == ["A", "input:key"]
+    made = entry.target(secrets=Secrets({"A": "one"}, {"key": "two"}))
+    assert (made["args"], made["env"]) == (["one"], {"KEY": "two"})
+    with pytest.raises(KeyError):
+        entry.target({})
+
+
+def test_inputs_are_asked_for_as_the_file_describes_them() -> None:
+    described = {"id": "key", "type": "promptString", "password": True}
+    entry = read({"command": "x", "env": {"KEY": "${input:key}", "OTHER": "${input:other}"}})
+    with_inputs = entry.with_inputs({"key": described, "unused": {"id": "unused"}})
+    assert with_inputs.asks() == [described, {"id": "other"}]
+    assert [*with_inputs.inputs] == ["key"]
+
+
+def test_what_is_started_is_what_it_is_known_by() -> None:
+    one = read({"command": "x", "args": ["a"]})
+    assert read({"command": "x", "args": ["a"]}, name="other").identity == one.identity
+    assert read({"command": "x", "args": ["b"]}).identity != one.identity
+    assert read({"command": "x", "args": ["a"]}, level="project").identity != one.identity

@@ -1,0 +1,64 @@
+"""Noting: each call is told of before and after, however it ends, and a journal keeps it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.errors import PolicyError
+from dovetail.host.events import Event
+from dovetail.host.journal import Journal, read_journal
+from dovetail.host.noting import Outcome, journaling, noted
+from dovetail.host.policy import Question
+from dovetail.wire.content import TextContent
+from dovetail.wire.tools import CallToolResult
+
+QUESTION = Question(server="s", tool="t", arguments={"a": 1})
+
+
+def outcome(events: list[Event]) -> Outcome:
+    call, result = events
+    assert (call.kind, call.server, call.new, call.details) == ("call", "s", "t", QUESTION)
+    assert result.kind == "result"
+    return result.details
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (CallToolResult(content=[TextContent(text="x")]), "ok"),
+        (CallToolResult(content=[], is_error=True), "error"),
+        (b"bytes", "ok"),
+    ],
+)
+def test_how_a_call_ended(result: Any, said: str) -> None:
+    events: list[Event] = []
+    with noted(QUESTION, events.append) as note:
+        note(result)
+    told = outcome(events)
+    assert told.outcome == said
+    assert told.size is not None
+    assert told.ms >= 0
+
+
+@pytest.mark.parametrize("failure", [PolicyError("no"), ValueError("no"), asyncio.CancelledError("no")])
+def test_what_failed_is_told_of_and_goes_on(failure: BaseException) -> None:
+    events: list[Event] = []
+    with pytest.raises(type(failure)), noted(QUESTION, events.append):
+        raise failure
+    told = outcome(events)
+    assert (told.outcome, told.error, told.size) == (type(failure).__name__, "no", None)
+
+
+def test_a_journal_has_what_was_told(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        write = journaling(journal)
+        with noted(QUESTION, write) as note:
+            note(CallToolResult(content=[]))
+        write(Event(kind="server.state", server="s", old="idle", new="ready"))
+        write(Event(kind="server.log", server="s", new="info"))  # of which there may be very many
+    _, *kept = read_journal(tmp_path / "journal.jsonl")
+    told: list[Any] = [*kept]
+    assert [(one.event, one.server) for one in told] == [("call", "s"), ("state", "s")]
+    assert (told[0].facts["outcome"], told[1].facts["new"]) == ("ok", "ready")

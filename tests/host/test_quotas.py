@@ -1,0 +1,47 @@
+"""Quotas: limits as a policy writes them, and the strictest of several."""
+
+from typing import Any
+
+import pytest
+
+from dovetail.host.quotas import Quota, Rate, quota
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"),
+    [("60/min", Rate(60, 60.0)), ("1/s", Rate(1, 1.0)), ("5/h", Rate(5, 3600.0)), ("2/day", Rate(2, 86400.0))],
+)
+def test_rates(written: str, rate: Rate) -> None:
+    assert quota(written) == Quota(rate=rate)
+    assert str(rate) == written
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ("60", "60/min"),
+        ("0/min", "60/min"),
+        ("-1/min", "60/min"),
+        ("1/fortnight", "60/min"),
+        ({"rates": "1/s"}, "no limit is called rates"),
+        ({"timeout": 0}, "over 0"),
+        ({"timeout": True}, "over 0"),
+        ({"timeout": "1"}, "over 0"),
+        ({"concurrency": 1.5}, "whole number"),
+        ({"result_bytes": -1}, "over 0"),
+        ({"rate": 60}, "60/min"),
+    ],
+)
+def test_what_is_no_limit(given: Any, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        quota(given)
+
+
+def test_of_two_limits_the_stricter_counts() -> None:
+    one = quota({"timeout": 5, "result_bytes": 100, "rate": "100/min"})
+    other = quota({"timeout": 9, "concurrency": 2, "rate": "2/s"})
+    tight = one.tightened(other)
+    assert tight == other.tightened(one)
+    assert tight == Quota(timeout=5, result_bytes=100, concurrency=2, rate=Rate(100, 60.0))
+    assert Quota().tightened(one) == one
+    assert str(tight) == "timeout 5, result_bytes 100, concurrency 2, rate 100/min"

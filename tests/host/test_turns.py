@@ -1,0 +1,52 @@
+"""Turns: every call of a reply gets exactly one result, under an id of its own."""
+
+from dovetail.host.models.model import Reply
+from dovetail.host.turns import failed, turn_of
+from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
+
+
+def call(id: str) -> ToolUseContent:
+    return ToolUseContent(id=id, name="t", input={})
+
+
+def test_ids_are_unlike_all_others_of_the_conversation() -> None:
+    taken = {"old"}
+    turn = turn_of(Reply(content=[call("new"), call("old"), call("")], model="m"), taken)
+    first, second, third = (one.id for one in turn.calls)
+    assert first == "new"
+    assert taken == {"old", "new", second, third}
+    assert len(taken) == 4
+
+
+def test_what_cannot_be_read_is_known_under_the_new_id() -> None:
+    turn = turn_of(Reply(content=[call("a")], model="m", unread={"a": "no JSON"}), {"a"})
+    assert [*turn.unread] == [turn.calls[0].id]
+
+
+def test_an_interrupt_gives_every_call_its_word() -> None:
+    turn = turn_of(Reply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
+    a, b, c, d = turn.calls
+    turn.finish(a, failed("no"))
+    turn.begun |= {"a", "b"}
+    turn.waiting["ticket"] = c
+    turn.interrupt()
+    assert [*turn.results] == [a.id, b.id, d.id]
+    assert [_text(turn.results[one]) for one in "abd"] == [
+        "no",
+        "This call was interrupted: it may have run, and what came of it is not known.",
+        "This call was not made: the conversation was interrupted before.",
+    ]
+    turn.finish(turn.waiting.pop("ticket"), failed("late"))
+    said, told = turn.messages()
+    assert said.content == turn.content
+    assert [one.tool_use_id for one in told.content if isinstance(one, ToolResultContent)] == [*"abcd"]  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def test_a_reply_that_holds_nothing_leaves_nothing() -> None:
+    assert turn_of(Reply(content=[], model="m"), set()).messages() == []
+
+
+def _text(result: ToolResultContent) -> str:
+    block = result.content[0]
+    assert isinstance(block, TextContent)
+    return block.text
