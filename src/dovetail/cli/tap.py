@@ -51,6 +51,7 @@ def _before_command(program: Program, line: Asked, tap: Tap) -> int:
     from dovetail.transports.stdio import private_streams
 
     command, options = program.command, {"env": program.env, "inherit": "all", "cwd": program.cwd}
+    options["stderr"] = text.overheard()
     with private_streams() as (source, sink):
 
         async def run() -> int:
