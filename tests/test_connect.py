@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.world import TESTS, everything, target
-from dovetail import CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
+from dovetail import Bearer, CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
 
 MORTAL = str(TESTS / "client" / "mortal.py")
 
@@ -259,3 +259,19 @@ def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     _, _, others, *own = made
     assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}
     assert [one() for one in own] == ([{"verify": True, "cert": None, "ca_file": "ca.pem"} | told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "clear"),
+    [
+        ("http://far.example/mcp", True), ("http://192.168.1.20/mcp", True), ("https://far.example/mcp", False),
+        ("http://localhost:1/mcp", False), ("http://[::1]:1/mcp", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("auth", [Bearer("s3cret"), "oauth"])
+def test_credentials_in_the_clear_are_told_of(
+    url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    Client(url, auth=auth)
+    assert ("in the clear" in caplog.text) is clear
+    assert "s3cret" not in caplog.text

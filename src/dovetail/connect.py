@@ -5,6 +5,7 @@ The client knows no transport and the transports know no client; they meet here.
 
 import functools
 import hashlib
+import logging
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ from dovetail.client.options import expect, expect_texts, nearest, shown
 from dovetail.errors import ScriptNotFound, clip
 from dovetail.protocol.around import Middleware
 from dovetail.protocol.channel import Channel
+from dovetail.protocol.http import LOOPBACK
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
 from dovetail.version import VERSION
@@ -29,6 +31,8 @@ from dovetail.wire.lifecycle import ClientCapabilities, Implementation
 from dovetail.wire.logs import LoggingLevel, LoggingMessageParams
 
 Target: TypeAlias = "str | Path | Sequence[str] | Mapping[str, Any] | Any"
+
+log = logging.getLogger("dovetail")
 
 _DEFAULTS = {"verify": True, "inherit_env": "minimal"}
 _EVERYWHERE = ("index", "main", "__main__", "cli")
@@ -206,6 +210,9 @@ def _authorized(url: str, timeouts: Timeouts, options: dict[str, Any]) -> dict[s
         return rest
     if any(name.lower() == "authorization" for name in rest["headers"] or ()):
         raise ValueError("headers= and auth= both say who is calling: leave Authorization out of headers=, or auth=")
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        log.warning("the credentials for %s travel in the clear, where others can read and use them", parts.netloc)
     if isinstance(auth, Bearer):
         return rest | {"headers": {**(rest["headers"] or {}), "Authorization": f"Bearer {auth.token}"}}
     from dovetail.login.driver import driver_for

@@ -70,7 +70,8 @@ class Server(framework.Server):
         """Serve until told to stop.
 
         "stdio": this process's standard streams. "http": options `host`, `port`, `workers`, `ssl_certfile`,
-        `ssl_keyfile`, and all of `asgi`. "unix": option `path`. "tcp": options `host`, `port`.
+        `ssl_keyfile`, `anonymous`, and all of `asgi`. "unix": options `path`, `anonymous`. "tcp": options `host`,
+        `port`, `anonymous`.
         reload: for development, start the program anew whenever one of its files changes.
         """
         runners: dict[str, Callable[..., None]] = {
@@ -346,6 +347,8 @@ def run_http(
             "several workers cannot share what offload= keeps back: whoever follows a link may reach another worker; "
             "pass workers=1, or no offload"
         )
+    if workers > 1:
+        _check_shared(server, options.get("otherwise"))
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     listener, ssl = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
@@ -464,6 +467,18 @@ def _check_reach(host: str, allowed: bool) -> None:
         )
 
 
+def _check_shared(server: Server, otherwise: Any) -> None:
+    """Refuse an authorization server whose keys and clients each worker would have for itself."""
+    from dovetail.auth.guard import guard_for
+
+    guard = guard_for(server.auth) if server.auth is not None else None
+    if getattr(otherwise, "alone", False) is True or (guard is not None and guard.alone):
+        raise ValueError(
+            "several workers cannot share an authorization server that keeps everything in memory: give it a file, "
+            "AuthorizationServer(store=..., secret=...), or pass workers=1"
+        )
+
+
 def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any]) -> None:
     from dovetail.transports.watchdog import Watchdog
     from dovetail.transports.web import WebServer, configure
@@ -519,8 +534,9 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
         sys.exit(_UNSTARTED)
 
 
-def run_unix(server: Server, *, path: str) -> None:
-    """Serve newline-delimited messages on a Unix socket until a signal comes."""
+def run_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on a Unix socket until a signal comes; nobody is authenticated here."""
+    _check_unguarded(server, anonymous)
     _run_socket(server, path=path)
 
 
@@ -529,8 +545,16 @@ def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous
 
     Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
     """
+    _check_unguarded(server, anonymous)
     _check_reach(host, anonymous)
     _run_socket(server, host=host, port=port)
+
+
+def _check_unguarded(server: Server, anonymous: bool) -> None:
+    if server.auth is not None and not anonymous:
+        raise ValueError(
+            "auth= guards a server over HTTP alone, on a socket nobody is asked: pass anonymous=True if that is meant"
+        )
 
 
 def _run_socket(server: Server, **options: Any) -> None:

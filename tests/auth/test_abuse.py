@@ -328,6 +328,7 @@ def test_whoever_reads_waits_for_nobody_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     store, other = SqliteStore(path), SqliteStore(path)
     store.put("a", "k", b"1", NOW + 10, NOW)
+    assert other.get("a", "k", NOW) == b"1"
     other._base.execute("BEGIN IMMEDIATE")  # pyright: ignore[reportPrivateUsage]
     writer = threading.Thread(target=store.put, args=("a", "k", b"2", NOW + 10, NOW))
     writer.start()
@@ -384,3 +385,43 @@ def test_an_assertion_without_end() -> None:
         "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
     }
     assert said(desk.post("/token", fields))["error"] == "invalid_client"
+
+
+# What is sealed
+
+
+def test_a_request_to_one_issuer_is_none_to_another_with_the_same_secret() -> None:
+    """Else what one lets clients ask for would be granted by the other, unasked."""
+    lax, strict = Desk(issuer="https://lax.example"), Desk(scopes=("read",))
+    browser = Browser(lax)
+    browser.open(scope="admin")
+    browser.desk = strict
+    assert browser.decide().status == 400
+
+
+def test_what_cannot_be_asked_for_any_more_is_not_granted() -> None:
+    """A page may be open while the server is started anew with other settings."""
+    changes: list[dict[str, Any]] = [
+        {"scopes": ("other",)},
+        {"resources": ("https://elsewhere.example/mcp",)},
+        {"clients": ()},
+        {"clients": (known_client("editor", redirect_uris=["https://editor.example/back"]),)},
+    ]
+    for change in changes:
+        browser = Browser(Desk())
+        browser.open()
+        browser.desk = Desk(**change)
+        response = browser.decide()
+        assert (response.status, b"over" in response.body) == (400, True), change
+        browser.desk = Desk()
+        assert place(browser.decide())[1]["code"]
+
+
+# How often
+
+
+def test_none_an_hour_is_none() -> None:
+    desk = Desk(registrations=0)
+    assert {desk.register({"redirect_uris": [HOME]}).status for _ in range(6)} == {429}
+    desk.now += 3601
+    assert desk.register({"redirect_uris": [HOME]}).status == 429

@@ -1,5 +1,8 @@
 """The authorization server: every endpoint, every refusal, with values alone."""
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -507,6 +510,7 @@ def test_a_known_client_may_show_its_secret_either_way() -> None:
 BAD_REDIRECTS = [
     "javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "file:///etc/passwd", "vbscript:x", "http://x.example/",
     "http://localhost.evil.example/", "https://x.example/#part", "https://x.example/#", "https://user@x.example/", "https://",
+    "http://[::1].evil.com/cb", "https://[::1].evil.com/cb",
     "https:///path", "about:blank", "blob:https://x", "ftp://x.example", "//x.example", "/path", "", "https://x.example/*",
     "https://x.example/\n", "https://x.example/ ", "https://x.example\\@y", "http://[::1", "https://x.example:99999/",
     "https://x.example/'><script>", "mailto:a@b", "myapp:", "myapp:///", "c:/x", "intent://x", "ms-settings:x", "view-source:https://x",
@@ -749,6 +753,42 @@ def test_processes_that_start_together_sign_with_one_key(tmp_path: Path) -> None
         assert len(set(threads.map(key, stores))) == 1
     for store in stores:
         store.close()
+
+
+FORKED = """
+import multiprocessing, os, sys
+from dovetail.login.sqlite import SqliteStore
+
+store = SqliteStore(sys.argv[1])
+store.put("a", "k", b"1", 9e9, 1.0)
+fork = multiprocessing.get_context("fork")
+told = fork.SimpleQueue()
+
+def work(number):
+    won = [str(key) for key in range(200) if store.add("code", str(key), b"%d" % number, 9e9, 1.0) is None]
+    told.put((len(won), all(store.get("code", key, 1.0) == b"%d" % number for key in won)))
+
+with store._lock:  # whoever held it in the parent will never let go of it in a child
+    children = [fork.Process(target=work, args=(number,)) for number in range(2)]
+    for child in children:
+        child.start()
+for child in children:
+    child.join(20)
+    if child.is_alive():
+        child.kill()
+        sys.exit("stuck")
+results = [told.get() for _ in children]
+assert sum(count for count, _ in results) == 200 and all(kept for _, kept in results), results
+assert store.get("a", "k", 1.0) == b"1" and len(store.all("code", 1.0)) == 200
+assert store._base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_file_is_opened_anew_after_a_fork(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "kept.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_key_sealed_with_another_secret_gives_way(tmp_path: Path) -> None:

@@ -423,3 +423,11 @@ def test_why_a_document_cannot_be_fetched_comes_with_what_to_try() -> None:
         attempt(guarded(**{ASM: HttpAnswer(0, why="it is in this network", hint="say local=True")}))
     assert "it is in this network" in str(failed.value)
     assert failed.value.hint == "say local=True"
+
+
+def test_a_login_is_for_its_server_however_its_port_is_said() -> None:
+    login = attempt(guarded())
+    for url in (SERVER, "https://mcp.example.com:443/mcp", "https://MCP.example.com/mcp"):
+        assert bound(login, url, OAuth())
+    for url in ("https://mcp.example.com:8443/mcp", "http://mcp.example.com/mcp", "https://x.example.com/mcp"):
+        assert not bound(login, url, OAuth())

@@ -214,7 +214,7 @@ def test_where_credentials_may_go(url: str) -> None:
     [
         "http://a.example/", "http://127.0.0.2/", "http://localhost.evil.example/", "ftp://localhost/", "file:///etc/x",
         "javascript:alert(1)", "https://", "https:///x", "//a.example/", "https://a.example:0/", "https://a.example:x/",
-        "https://[::1/", "",
+        "https://[::1/", "", "http://[::1].evil.example/", "http://[::1]x:80/",
     ],
 )  # fmt: skip
 def test_where_credentials_may_not_go(url: str) -> None:

@@ -10,7 +10,7 @@ from auth.issuing import ISSUER, NOW, RESOURCE, UNREADABLE, Issuer, drive
 from dovetail.auth import proofs
 from dovetail.auth.challenge import parse
 from dovetail.auth.claims import scopes_of
-from dovetail.auth.flow import HttpAnswer
+from dovetail.auth.flow import HttpAnswer, HttpCall
 from dovetail.auth.guard import Guard, Head, guard_for
 from dovetail.auth.place import Place, host_name, public, seen
 from dovetail.auth.possession import Possession
@@ -117,12 +117,11 @@ def test_several_verifiers_and_one_that_cannot_be_asked(issuer: Issuer) -> None:
     assert drive(guard.admit(head(f"Bearer {issuer.token()}"))) == f"{ISSUER}#ada"
     assert drive(guard.admit(head(f"Bearer {other.token()}"))) == f"{other.url}#ada"
     assert drive(guard.admit(head("Bearer t"))) == "bob"
-    # A token of one issuer signed by the other; and nobody who knows can be reached: not 401, not served.
+    # A token of one issuer signed by the other is nobody's; where nobody who knows can be reached: not 401, not served.
     forged = other.token(iss=ISSUER)
-    for token in (forged, "unknown"):
+    for token, status in ((forged, 401), ("unknown", 503)):
         refusal = denied(guard, f"Bearer {token}")
-        assert refusal.status == 503
-        assert not refusal.challenge
+        assert (refusal.status, bool(refusal.challenge)) == (status, status == 401)
 
 
 def test_a_forged_issuer(issuer: Issuer) -> None:
@@ -167,6 +166,28 @@ def test_the_document(issuer: Issuer) -> None:
     assert other.document(RESOURCE)["authorization_servers"] == ["https://x"]
     assert other.document(RESOURCE, ["c"])["scopes_supported"] == ["b"]
     assert other.document(RESOURCE)["dpop_bound_access_tokens_required"] is True
+
+
+def test_a_token_that_names_its_issuer_is_shown_to_no_other(issuer: Issuer) -> None:
+    other = Issuer("https://other.example")
+    elsewhere = {"endpoint": "https://old.example/i", "client_id": "a", "client_secret": "b"}
+    for old in (IntrospectionVerifier(**elsewhere), IntrospectionVerifier(**elsewhere, issuer="https://old.example")):
+        guard, shown = Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), old), list[str]()
+
+        def web(call: HttpCall, shown: list[str] = shown) -> HttpAnswer:
+            shown.append(call.url)
+            return HttpAnswer(200, {}, b'{"active": false}')
+
+        with pytest.raises(Denied):
+            drive(guard.admit(head(f"Bearer {other.token(iss=ISSUER)}")), web)
+        assert not shown
+        for _ in range(3):
+            with pytest.raises(Denied):
+                drive(guard.admit(head("Bearer opaque")), web)
+        assert shown == ["https://old.example/i"]  # what is not active is not asked about again at once
+        with pytest.raises(Denied):
+            drive(guard.admit(head("Bearer opaque")), web, now=NOW + 6)
+        assert len(shown) == 2
 
 
 # Tokens bound to a key
@@ -239,6 +260,19 @@ def test_binding_can_be_required_and_nonces_too(issuer: Issuer, key: dict[str, A
     with pytest.raises(Denied) as late:
         drive(guard.admit(head(f"DPoP {bound(issuer, key)}", stale)), now=NOW + 900)
     assert late.value.status == 401
+
+
+def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key: dict[str, Any]) -> None:
+    def guard(secret: str | None) -> Guard:
+        return Guard(JwtVerifier(issuer=ISSUER, keys=issuer.jwks()), dpop_nonces=True, secret=secret)
+
+    token, shared = bound(issuer, key), "a secret of many letters"
+    nonce = denied(guard(shared), f"DPoP {token}", proofs.dpop(key, "POST", RESOURCE, NOW, token=token)).nonce
+    proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
+    assert drive(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
+    assert denied(guard(None), f"DPoP {token}", proof).nonce != nonce
+    with pytest.raises(ValueError, match="16 bytes"):
+        guard("short")
 
 
 def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any]) -> None:

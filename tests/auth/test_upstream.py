@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,10 +11,12 @@ import pytest
 from auth.desk import EDITOR, HOME, ISSUER, RESOURCE, Browser, Desk, place, query_of, said
 from auth.issuing import Issuer, drive
 from auth.providers import RECORDED
-from dovetail.auth.flow import Alone, HttpAnswer, HttpCall, Now
+from dovetail.auth.flow import Alone, HttpAnswer, HttpCall, Now, Pause
 from dovetail.auth.server.clients import known_client
+from dovetail.auth.server.store import Shelf, Store
 from dovetail.auth.server.upstream import PRESETS, Provider, Upstream, Vault
 from dovetail.auth.verify import JwtVerifier
+from dovetail.login.sqlite import SqliteStore
 from dovetail.wire.codec import encode
 
 TOKEN, USER = "https://up.example/token", "https://up.example/user"
@@ -26,8 +29,8 @@ UP = Provider(
 )
 
 
-def desk(**options: Any) -> Desk:
-    made = Desk(upstream=Upstream(UP, client_id="mine", client_secret="s3cret", **options))
+def desk(store: Store | None = None, **options: Any) -> Desk:
+    made = Desk(upstream=Upstream(UP, client_id="mine", client_secret="s3cret", **options), store=store)
     made.answers[TOKEN] = {"access_token": "upstream-token", "refresh_token": "upstream-refresh", "expires_in": 100}
     made.answers[USER] = {"sub": "ada", "email": "ada@up.example", "other": {"x": 1}}
     return made
@@ -229,6 +232,37 @@ def test_one_renews_at_the_provider_and_the_next_finds_it_renewed() -> None:
         late.send(None)
     assert done.value.value == "second"
     assert len(one.called) == calls + 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_of_two_processes_one_renews_at_the_provider(kind: str, tmp_path: Path) -> None:
+    """A second use of a refresh token that turns would end the login at the provider."""
+    path = tmp_path / "kept.db"
+    stores: list[Any] = [Shelf()] * 2 if kind == "memory" else [SqliteStore(path), SqliteStore(path)]
+    one, two = desk(store=stores[0]), desk(store=stores[1])
+    family, _ = logged_in(one)
+    two.now = one.now
+    first, second = (each.authority.upstream_token(family, "Up:ada") for each in (one, two))
+
+    def until(flow: Any, kind: Any, wish: Any = None) -> Any:
+        wish = wish or next(flow)
+        while not isinstance(wish, kind):
+            wish = flow.send(one.now if isinstance(wish, Now) else None)
+        return wish
+
+    until(first, HttpCall)
+    waiting = until(second, (HttpCall, Pause))
+    assert isinstance(waiting, Pause)  # the other is at it
+    with pytest.raises(StopIteration) as done:
+        until(first, (), first.send(HttpAnswer(200, {}, encode(one.answers[TOKEN]))))
+    assert done.value.value == "second"
+    with pytest.raises(StopIteration) as done:
+        until(second, (), waiting)
+    assert done.value.value == "second"
+    one.now += 2000
+    assert one.drive(one.authority.upstream_token(family, "Up:ada")) == "second"  # nothing is left locked
+    for store in stores if kind == "sqlite" else ():
+        store.close()
 
 
 def test_the_providers_token_is_its_users_alone() -> None:

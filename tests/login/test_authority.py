@@ -1,9 +1,13 @@
 """The authorization server as an application: logins over HTTP, its shell, and what it must not be led to fetch."""
 
 import asyncio
+import http.client
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from html import unescape
@@ -401,3 +405,90 @@ async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
     await asyncio.gather(*(one.done() for one in visits))
     assert len({one.last["client_id"] for one in visits}) == 30
     await authority.close()
+
+
+# What only looks like a secret
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"users": {"ada": ""}}, {"users": {"ada": " "}}, {"users": {"": "pw"}}, {"users": {"ada": None}},
+        {"askers": {"files": ""}}, {"askers": {"files": "\n"}},
+    ],
+)  # fmt: skip
+def test_a_blank_secret_is_anyones(options: dict[str, Any]) -> None:
+    """As comes of a variable of the environment that is not set."""
+    with pytest.raises(ValueError, match="blank"):
+        AuthorizationServer(issuer=HOME, **options)
+
+
+@pytest.mark.parametrize("secret", ["", "  "])
+def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
+    with pytest.raises(ValueError, match="blank"):
+        known_client("nightly", client_secret=secret)
+
+
+def test_less_than_none_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="registration=False"):
+        AuthorizationServer(issuer=HOME, registrations=-1)
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("how", ["otherwise", "auth", "guard"])
+def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> None:
+    authority = AuthorizationServer(issuer=HOME)
+    auth = {"auth": authority.verifier(), "guard": Guard(authority.verifier())}.get(how)
+    more: dict[str, Any] = {"otherwise": authority} if how == "otherwise" else {}
+    with pytest.raises(ValueError, match=r"in memory[\s\S]*store="):
+        Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
+    shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret="a secret of many letters")
+    assert not shared.alone
+
+
+WORKERS = """
+import sys
+from dovetail import AuthorizationServer, Server
+
+port = int(sys.argv[1])
+home = f"http://127.0.0.1:{port}"
+authority = AuthorizationServer(issuer=home, resources=home + "/mcp", store=sys.argv[2], secret="a secret of letters")
+app = Server("files", auth=authority.verifier())
+app.run("http", port=port, workers=2, sessions=False, otherwise=authority)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_workers_that_share_a_file_are_one_server(free_port: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORKERS, str(free_port), str(tmp_path / "kept.db")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "is at" not in process.stderr.readline():
+            assert process.poll() is None
+        try:
+            said = {_asked(free_port, "GET", "/jwks") for _ in range(20)}
+            assert len(said) == 1
+            about = json.dumps({"redirect_uris": ["http://127.0.0.1/cb"]})
+            client = json.loads(_asked(free_port, "POST", "/register", about))["client_id"]
+            query = urlencode(
+                {
+                    "response_type": "code", "client_id": client, "redirect_uri": "http://127.0.0.1/cb",
+                    "code_challenge": "x" * 43, "code_challenge_method": "S256",
+                    "resource": f"http://127.0.0.1:{free_port}/mcp",
+                }
+            )  # fmt: skip
+            for _ in range(20):
+                assert "Allow" in _asked(free_port, "GET", f"/authorize?{query}")
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def _asked(port: int, method: str, path: str, body: str | None = None) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, body, {"content-type": "application/json"})
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    return answer

@@ -401,6 +401,27 @@ async def test_a_scope_that_is_not_granted_is_asked_for_once(place: Place, user:
     assert place.logins == 3
 
 
+async def test_a_server_cannot_ask_for_more_without_end(place: Place, user: User) -> None:
+    """Each would open another page before the user."""
+    async with client(place, user) as one:
+        asked = 0
+        for number in range(12):
+            place.need = {f"scope{number}"}
+            try:
+                await one.ping()
+            except Forbidden:
+                asked += 1
+        assert (place.logins, asked) == (6, 7)
+
+
+async def test_only_what_the_user_named_is_asked_for(place: Place, user: User) -> None:
+    async with client(place, user, scopes="read", only=True) as one:
+        place.need = {"admin"}
+        with pytest.raises(Forbidden):
+            await one.ping()
+    assert [one.query["scope"] for one in place.asked if one.path == "/authorize"] == ["read"]
+
+
 async def test_a_login_for_a_scope_that_fails_leaves_the_token(place: Place, user: User) -> None:
     async with client(place, user) as one:
         place.need = {"write"}

@@ -247,6 +247,22 @@ async def test_the_keyring_of_the_system(
     assert [path.suffix for path in (tmp_path / "dovetail" / "logins").iterdir()] == [".lock"]
 
 
+def test_a_keyring_that_forgets_nothing_says_so(
+    keyring: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a user who logged out would believe that nothing is kept."""
+    one = store_for("keyring")
+    one.set(KEY, b"login")
+
+    def locked(*_: str) -> None:
+        raise RuntimeError("the collection is locked")
+
+    for name in ("delete_password", "get_password"):
+        monkeypatch.setattr(sys.modules["keyring"], name, locked)
+        with pytest.raises(LoginFailed, match="collection is locked"):
+            one.delete(KEY)
+
+
 def test_without_the_library_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(ValueError, match="pip install keyring"):

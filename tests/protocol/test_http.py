@@ -286,6 +286,7 @@ def test_headers_that_decide_nothing_are_joined() -> None:
         b"content-length",
         b"last-event-id",
         b"authorization",
+        b"dpop",
         b"mcp-session-id",
         b"mcp-protocol-version",
         b"mcp-method",

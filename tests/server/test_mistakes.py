@@ -17,6 +17,7 @@ from dovetail import (
     PeerError,
     ResourceContents,
     Server,
+    StaticTokens,
     TextContent,
     ToolError,
     tool,
@@ -26,6 +27,7 @@ from dovetail.wire.resources import ReadResourceResult
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
+GUARDED = Server("guarded", auth=StaticTokens({"token": "ada"}))
 ERAS = pytest.mark.parametrize("revision", [NEWEST, LAST])
 
 
@@ -169,6 +171,8 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
         (lambda app: app.run("streamable-http"), '"http" serves Streamable HTTP'),
         (lambda app: app.run("http", workers=0), "at least 1"),
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
+        (lambda _: GUARDED.run("tcp"), "auth= guards a server over HTTP alone.*anonymous=True"),
+        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth= guards a server over HTTP alone.*anonymous=True"),
         (lambda _: Limits(run_time=-3), "must not be negative"),
         (lambda _: Server(5), "name= must be a text, not 5"),  # pyright: ignore[reportArgumentType]
         (lambda _: Server("x", version=1), "version= must be a text"),  # pyright: ignore[reportArgumentType]

@@ -15,6 +15,7 @@ from dovetail.auth.documents import (
     AuthorizationServer,
     ProtectedResource,
     assumed_server,
+    origin,
     resource_document,
     secure,
     server_document,
@@ -67,14 +68,9 @@ def discover(
     server = yield from server_document(issuer)
     if server is None:
         raise LoginFailed(f"the authorization server {clip(issuer)} publishes no metadata").at(
-            hint=_FORGOTTEN if _origin(issuer) == _origin(server_url) else None
+            hint=_FORGOTTEN if origin(urlsplit(issuer)) == origin(urlsplit(server_url)) else None
         )
     return document, server
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme.lower(), parts.netloc.lower()
 
 
 def _choose_issuer(document: ProtectedResource, known: Login | None, wanted: str | None) -> str:
@@ -108,6 +104,8 @@ def choose_scopes(
 
     spec: authorization#scope-selection-strategy, authorization#step-up-authorization-flow
     """
+    if getattr(settings, "only", False):
+        return words(settings.scopes) or None
     listed = document.scopes_supported if document is not None else None
     wanted = list(challenge.scopes) if challenge.scope is not None else list(listed or ())
     scopes = [*(known.scopes if known is not None else ()), *wanted, *words(settings.scopes)]
@@ -182,7 +180,7 @@ def read_redirect(answer: Mapping[str, str], state: str, server: AuthorizationSe
 def bound(login: Login, server_url: str, settings: Any) -> bool:
     """Whether a stored login is for this server, and for the client the user speaks of now."""
     ours, theirs = urlsplit(_canonical(server_url)), web_address(login.resource)
-    if theirs is None or (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc.lower()):
+    if theirs is None or origin(ours) != origin(theirs):
         return False
     return all(
         wanted is None or wanted == found

@@ -3,6 +3,7 @@
 Identifiers are compared as strings, exactly as they came: whoever tidies up a URL compares something else.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -17,6 +18,8 @@ from dovetail.wire.shape import Struct, field, replace
 _PRM: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
 _OIDC: Final = "/.well-known/openid-configuration"
+
+_BRACKETED: Final = re.compile(r"([^\[\]@]*@)?\[[^\[\]]*\](:[0-9]*)?")
 
 
 class ProtectedResource(Struct, frozen=True):
@@ -89,15 +92,15 @@ def _trouble(url: str, answer: HttpAnswer, kind: Any) -> LoginFailed:
 
 def _resource_places(server_url: str) -> list[str]:
     parts = urlsplit(server_url)
-    origin = f"{parts.scheme}://{parts.netloc}"
+    root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
-    return [f"{origin}{_PRM}{path}", f"{origin}{_PRM}"] if path else [f"{origin}{_PRM}"]
+    return [f"{root}{_PRM}{path}", f"{root}{_PRM}"] if path else [f"{root}{_PRM}"]
 
 
 def check_resource(document: ProtectedResource, server_url: str) -> ProtectedResource:
     """A document must speak of the server it was found by, or of something it is part of. RFC 9728, section 3.3"""
     ours, theirs = urlsplit(server_url), web_address(document.resource)
-    if theirs is None or _origin(ours) != _origin(theirs) or not _inside(ours.path, theirs.path):
+    if theirs is None or origin(ours) != origin(theirs) or not _inside(ours.path, theirs.path):
         raise LoginFailed(
             f"the server's metadata speaks of another resource, {clip(document.resource)}: "
             "a token for it could be used elsewhere"
@@ -108,7 +111,8 @@ def check_resource(document: ProtectedResource, server_url: str) -> ProtectedRes
     return document
 
 
-def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+def origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    """Scheme, host and port; the port that goes without saying is said."""
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -133,11 +137,11 @@ def _check_issuer(found: AuthorizationServer, issuer: str) -> AuthorizationServe
 
 def _server_places(issuer: str) -> list[str]:
     parts = urlsplit(issuer)
-    origin = f"{parts.scheme}://{parts.netloc}"
+    root = f"{parts.scheme}://{parts.netloc}"
     path = parts.path.rstrip("/")
     if not path:
-        return [origin + _OAUTH, origin + _OIDC]
-    return [origin + _OAUTH + path, origin + _OIDC + path, origin + path + _OIDC]
+        return [root + _OAUTH, root + _OIDC]
+    return [root + _OAUTH + path, root + _OIDC + path, root + path + _OIDC]
 
 
 def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
@@ -146,16 +150,16 @@ def assumed_server(server_url: str) -> Flow[AuthorizationServer]:
     spec: handshake/authorization#fallbacks-for-servers-without-metadata-discovery
     """
     parts = urlsplit(server_url)
-    origin = f"{parts.scheme}://{parts.netloc}"
-    found = yield from _first([origin + _OAUTH], AuthorizationServer)
+    root = f"{parts.scheme}://{parts.netloc}"
+    found = yield from _first([root + _OAUTH], AuthorizationServer)
     if found is not None:
         # There was no issuer to look it up by, so there is none to be compared with to the letter.
-        return _check_issuer(found, origin + "/" if found.issuer.endswith("/") else origin)
+        return _check_issuer(found, root + "/" if found.issuer.endswith("/") else root)
     return AuthorizationServer(
-        issuer=origin,
-        authorization_endpoint=origin + "/authorize",
-        token_endpoint=origin + "/token",
-        registration_endpoint=origin + "/register",
+        issuer=root,
+        authorization_endpoint=root + "/authorize",
+        token_endpoint=root + "/token",
+        registration_endpoint=root + "/register",
         assumed=True,
     )
 
@@ -183,10 +187,15 @@ def web_address(url: str) -> SplitResult | None:
     """The parts of an address on the web; None if it is not one, or one that cannot be made sense of."""
     try:
         parts = urlsplit(url)
-        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and whole(parts.netloc)
     except ValueError:
         return None
     return parts if fit else None
+
+
+def whole(netloc: str) -> bool:
+    """Whether brackets, if there are some, hold all of the host: readers differ about what comes after them."""
+    return not ("[" in netloc or "]" in netloc) or _BRACKETED.fullmatch(netloc) is not None
 
 
 def secure(url: str) -> bool:

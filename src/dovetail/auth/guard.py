@@ -8,9 +8,9 @@ from typing import Any
 
 from dovetail.auth.claims import Rejected, Unavailable
 from dovetail.auth.flow import Flow, Now
-from dovetail.auth.keys import unverified
+from dovetail.auth.keys import names_issuer, unverified
 from dovetail.auth.possession import ALGORITHMS, Possession, UseNonce, confirmed
-from dovetail.auth.verify import TOKEN, Verifier, several
+from dovetail.auth.verify import TOKEN, IntrospectionVerifier, Verifier, several
 from dovetail.errors import Denied, clip
 from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.wire.shape import Struct
@@ -38,6 +38,7 @@ class Guard:
         resources and prompts, unless you say otherwise.
     dpop: True if every token must be bound to a key. Tokens that are bound are always checked.
     dpop_nonces: whether proofs must repeat a nonce of ours.
+    secret: what the nonces are made of, at least 16 bytes; the same in every process behind one address.
     show_locked: whether tools, resources and prompts are listed to callers who lack their scopes, so that a client can
         ask for these by calling.
     """
@@ -51,6 +52,7 @@ class Guard:
         scopes_supported: Sequence[str] | None = None,
         dpop: bool = False,
         dpop_nonces: bool = False,
+        secret: str | bytes | None = None,
         show_locked: bool = False,
     ) -> None:
         if not verifiers:
@@ -65,7 +67,12 @@ class Guard:
         self._servers = list(dict.fromkeys(issuers if authorization_servers is None else authorization_servers))
         self._supported = None if scopes_supported is None else checked_scopes(scopes_supported)
         self._dpop = dpop
-        self._possession = Possession(nonces=dpop_nonces)
+        self._possession = Possession(nonces=dpop_nonces, secret=secret)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it takes tokens that another process would not know."""
+        return any(getattr(one, "alone", False) for one in self._verifiers)
 
     def admit(self, head: Head) -> Flow[Principal]:
         """Who is calling; Denied, with a challenge, if that is not known or not enough."""
@@ -103,6 +110,10 @@ class Guard:
     def _verify(self, token: str, resource: str) -> Flow[Principal]:
         """By the verifier whose token it seems to be; where several may be asked, one that knows it is enough."""
         asked = [one for one in self._verifiers if one.speaks_of(token)]
+        if any(one.issuer is not None and names_issuer(token, one.issuer) for one in asked):
+            # Whom it names knows it, or nobody does: it is not shown to others to be asked about.
+            asked = [one for one in asked if one.issuer is None or names_issuer(token, one.issuer)]
+            asked = [one for one in asked if not isinstance(one, IntrospectionVerifier) or one.issuer is not None]
         problem: Exception = Rejected(
             "the token is from nobody known here", self._strange(token) if not asked else None
         )

@@ -1,16 +1,18 @@
 """Logins without a browser here: a program's own credentials, a company's identity provider, a workload, a device."""
 
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from dovetail.auth.challenge import Challenge
 from dovetail.auth.code_flow import choose_scopes, discover, proof_key
-from dovetail.auth.documents import AuthorizationServer, secure
+from dovetail.auth.documents import AuthorizationServer, origin, secure
 from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
 from dovetail.auth.login import Login, Registered, Token
 from dovetail.auth.registration import check_issuer, choose_method, identify
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity, signer_of
 from dovetail.auth.tokens import prove, read_token, request_token, seconds
 from dovetail.errors import LoginFailed, clip
+from dovetail.protocol.http import LOOPBACK
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -25,6 +27,8 @@ def by_credentials(
     """As a program, by its secret or its private key. spec: extensions/oauth-client-credentials"""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
     check_issuer(server, settings.issuer, _earlier(known))
+    if settings.client_secret is not None:
+        _check_named(server, server_url, settings.issuer, "client_secret=")
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
     method = "private_key_jwt" if settings.private_key else choose_method(server, True, settings.token_auth_method)
@@ -74,6 +78,7 @@ def by_workload(
     """The platform's token is the grant. A refusal is final: another grant would be another identity."""
     document, server = yield from discover(server_url, challenge, known, settings.issuer)
     check_issuer(server, settings.issuer, _earlier(known))
+    _check_named(server, server_url, settings.issuer, "assertion=")
     scopes = choose_scopes(challenge, document, server, settings, known)
     resource = document.resource if document is not None else server_url
     client = _client(server, settings.client_id or "", None, "none")
@@ -129,6 +134,16 @@ def _poll(
             interval = min(interval * 2, 60.0)  # RFC 8628, section 3.5: ask less often what does not answer
         elif error.reason != "authorization_pending":
             raise error
+
+
+def _check_named(server: AuthorizationServer, server_url: str, wanted: str | None, what: str) -> None:
+    """What can be used by whoever sees it goes to an issuer the user named, not to one of the server's choice."""
+    ours, theirs = urlsplit(server_url), urlsplit(server.issuer)
+    here = ours.hostname in LOOPBACK and theirs.hostname in LOOPBACK
+    if wanted is None and not here and origin(ours) != origin(theirs):
+        raise LoginFailed(f"the server names {clip(server.issuer)}, which would be shown what {what} holds").at(
+            hint=f"if that is who it is for, say so: issuer={clip(server.issuer)!r}"
+        )
 
 
 def _earlier(known: Login | None) -> Registered | None:

@@ -30,9 +30,12 @@ class UseNonce(Rejected):
 class Possession:
     """Checks proofs, and remembers those it has seen."""
 
-    def __init__(self, *, nonces: bool = False) -> None:
+    def __init__(self, *, nonces: bool = False, secret: str | bytes | None = None) -> None:
+        material = secret.encode() if isinstance(secret, str) else secret
+        if material is not None and len(material) < 16:
+            raise ValueError("a secret needs at least 16 bytes")
         self._nonces = nonces
-        self._secret = secrets.token_bytes(32)
+        self._secret = secrets.token_bytes(32) if material is None else material
         self._seen: dict[bytes, float] = {}
 
     def check(self, proof: str | None, *, method: str, url: str, token: str | None, now: float) -> str:
@@ -59,7 +62,7 @@ class Possession:
 
     def nonce(self, now: float) -> str:
         """The nonce of this moment; it needs no memory."""
-        return hmac.digest(self._secret, b"%d" % int(now // _SLOT), "sha256").hex()[:32]
+        return hmac.digest(self._secret, b"dpop nonce %d" % int(now // _SLOT), "sha256").hex()[:32]
 
     def _once(self, name: str, now: float) -> None:
         mark = hashlib.sha256(name.encode()).digest()

@@ -47,7 +47,7 @@ class OAuth(Discreet, frozen=True, kw_only=True):
     client_id, client_secret, issuer: a client you registered by hand, and where.
     client_metadata_url: where this client's metadata document is published.
     private_key: in PEM, in place of a secret; `algorithm` if the key alone does not say it.
-    scopes: asked for besides those the server names.
+    scopes: asked for besides those the server names; with `only`, these and no others, whatever a server names.
     redirect_uri: the fixed one you registered; else a free port on 127.0.0.1.
     open_browser: called with the URL instead of opening a browser.
     paste: called with the URL; returns the URL the browser ended up at, for machines without a browser.
@@ -64,6 +64,7 @@ class OAuth(Discreet, frozen=True, kw_only=True):
     private_key: str | None = None
     algorithm: str | None = None
     scopes: str | Sequence[str] = ()
+    only: bool = False
     redirect_uri: str | None = None
     offline: bool = True
     dpop: bool | None = None  # None: where the server wants it

@@ -26,6 +26,7 @@ _FRESH: Final = 600.0  # keys are looked at again after
 _KEPT: Final = 3600.0  # and not used any more when that failed for
 _REMEMBERED: Final = 1024  # tokens found good
 _REMEMBERED_FOR: Final = 60.0
+_REFUSED_FOR: Final = 5.0  # a token that is not active hardly becomes so
 
 
 class Verifier(Protocol):
@@ -191,6 +192,7 @@ class IntrospectionVerifier:
         self._remember = remember
         self._leeway = leeway
         self._good: dict[bytes, tuple[float, Principal]] = {}
+        self._refused: dict[bytes, float] = {}
 
     def speaks_of(self, token: str) -> bool:
         """Any token may be one."""
@@ -204,6 +206,8 @@ class IntrospectionVerifier:
         known = self._good.get(mark)
         if known is not None and now < known[0]:
             return known[1]
+        if now < self._refused.get(mark, 0.0):
+            raise Rejected("the token is not active")
         form = {"token": token, "token_type_hint": "access_token"}
         answer = yield from post_form(self._endpoint, form, {"authorization": self._credentials})
         claims = answer.json()
@@ -212,6 +216,9 @@ class IntrospectionVerifier:
                 "the issuer cannot be asked about the token", f"{self._endpoint} answers with status {answer.status}"
             )
         if claims.get("active") is not True:
+            if len(self._refused) >= _REMEMBERED:
+                self._refused.clear()
+            self._refused[mark] = now + _REFUSED_FOR
             raise Rejected("the token is not active")
         # An issuer that says neither who nor until when has still said that the token is active now.
         said = {"exp": now + 1.0, **claims}

@@ -23,6 +23,7 @@ from dovetail.auth.server.upstream import Upstream, Vault
 from dovetail.auth.server.web import Request, Response, failure
 from dovetail.auth.settings import words
 from dovetail.auth.verify import several
+from dovetail.errors import clip
 from dovetail.login.sqlite import SqliteStore
 from dovetail.login.unattended import Unattended
 from dovetail.login.web import is_public
@@ -88,7 +89,10 @@ class AuthorizationServer:
         parts = urlsplit(issuer)
         local = parts.hostname in LOOPBACK
         _check_issuer(issuer, local=local)
+        if registrations is not None and registrations < 0:
+            raise ValueError(f"registrations must not be negative, not {registrations}: registration=False allows none")
         _check_users(users, active)
+        _check_secrets("askers", "secret", askers or {})
         if users is not None and upstream is not None:
             raise ValueError("users log in here or at the provider upstream: pass users= or upstream=, not both")
         if users is None and upstream is None:
@@ -131,6 +135,11 @@ class AuthorizationServer:
         self._path = parts.path.rstrip("/")
         self._gate = Gate(allowed_hosts, (), issuer)
         self._unattended = Unattended(strangers=is_public, stranger_size=_CLIENT_DOCUMENT, grant=self._grant)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what it knows is this process's alone: it has no store that others share."""
+        return self._issuing.alone
 
     # For servers of the same process
 
@@ -283,6 +292,19 @@ def _check_users(users: Any, active: Any) -> None:
         raise TypeError("active must be a function of a subject that returns whether it is still a user's")
     if not (users is None or isinstance(users, Mapping) or callable(users)):
         raise TypeError("users must be a table of names and passwords, or a function of both")
+    if isinstance(users, Mapping):
+        _check_secrets("users", "password", users)
+
+
+def _check_secrets(option: str, what: str, table: Any) -> None:
+    """A name in a table without a secret would be anyone's."""
+    if not isinstance(table, Mapping):
+        raise TypeError(f"{option} must be a table of names, each with its {what}")
+    for name, secret in table.items():
+        if not (isinstance(name, str) and isinstance(secret, str) and name.strip() and secret.strip()):
+            raise ValueError(
+                f"{option}= holds {clip(str(name))!r} with a blank name or {what}, or none: it is anyone's"
+            )
 
 
 def _addresses(resources: str | Sequence[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from dovetail.auth.code_flow import bound, log_in
 from dovetail.auth.flow import Flow
 from dovetail.auth.login import Login
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
+from dovetail.auth.server.throttle import Throttle
 from dovetail.auth.settings import (
     ClientCredentials,
     DeviceLogin,
@@ -35,6 +36,7 @@ from dovetail.wire.shape import replace
 log = logging.getLogger("dovetail")
 
 _TRIES = 3  # other credentials for one request
+_STEPS, _STEPS_TIME = 5, 600.0  # so many logins for more scopes in so many seconds: a server could ask without end
 _DOUBTED = (*tokens.FORGOTTEN, "invalid_scope")  # some servers limit a client's scopes and do not say so
 
 
@@ -61,6 +63,7 @@ class Driver:
         self._renewed: str | None = None  # the newest token by renewal,
         self._issued: str | None = None  # and by login
         self._stepped: set[frozenset[str]] = set()  # what users were asked for already
+        self._steps = Throttle(_STEPS, _STEPS_TIME)
 
     # What a channel asks
 
@@ -99,6 +102,8 @@ class Driver:
             and await self._renew(sent)
         ):
             return True
+        if status == 403 and self._logging_in is None:
+            self._steps.count("", time.time())
         await self._shared_login(challenge)
         return True
 
@@ -108,7 +113,11 @@ class Driver:
         spec: authorization#step-up-authorization-flow
         """
         if status == 403:
-            return frozenset(challenge.scopes) in self._stepped
+            return (
+                getattr(self._settings, "only", False)
+                or frozenset(challenge.scopes) in self._stepped
+                or self._steps.full("", time.time())
+            )
         asked = self._login.scopes if self._login is not None else ()
         return tries > 1 and sent is not None and sent == self._issued and set(challenge.scopes) <= set(asked)
 

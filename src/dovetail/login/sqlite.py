@@ -4,12 +4,14 @@ import contextlib
 import os
 import sqlite3
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 from dovetail.auth.server.store import FETCHED, Full
 
 _MOST: Final = 100_000  # of one kind
+_OPENING: Final = threading.Lock()
 _PURGE: Final = 200  # writes between two looks for what is over
 
 _SCHEMA: Final = """
@@ -27,32 +29,59 @@ class SqliteStore:
     """One file, readable by its owner alone."""
 
     def __init__(self, path: str | Path) -> None:
-        self._lock = threading.Lock()
+        self._path = path
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        self._base = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        self._base.execute("PRAGMA journal_mode = WAL")
-        self._base.execute("PRAGMA synchronous = FULL")
-        self._base.execute(_SCHEMA)
-        # Whoever reads waits for nobody who writes: every request at a guarded server reads.
-        self._reading = threading.Lock()
-        self._reader = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        self._reader.execute("PRAGMA query_only = ON")
-        self._writes = 0
+        with contextlib.closing(self._connected()) as base:  # what cannot be used shows at once
+            base.execute("PRAGMA journal_mode = WAL")
+            base.execute(_SCHEMA)
+        self._process: int | None = None
+        self._inherited: list[sqlite3.Connection] = []
+
+    def _connected(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=5.0, isolation_level=None, check_same_thread=False)
+
+    def _own(self) -> None:
+        """Connections and locks of this process, when they are first used here: what came by a fork is its parent's."""
+        if self._process == os.getpid():
+            return
+        with _OPENING:
+            if self._process == os.getpid():
+                return
+            if self._process is not None:
+                self._inherited += [self._base, self._reader]  # closing them here would undo the parent's locks
+            self._lock, self._reading = threading.Lock(), threading.Lock()
+            self._base = self._connected()
+            self._base.execute("PRAGMA synchronous = FULL")
+            # Whoever reads waits for nobody who writes: every request at a guarded server reads.
+            self._reader = self._connected()
+            self._reader.execute("PRAGMA query_only = ON")
+            self._writes = 0
+            self._process = os.getpid()
+
+    @contextlib.contextmanager
+    def _written(self) -> Generator[sqlite3.Connection]:
+        self._own()
+        with self._lock:
+            yield self._base
+
+    @contextlib.contextmanager
+    def _read(self) -> Generator[sqlite3.Connection]:
+        self._own()
+        with self._reading:
+            yield self._reader
 
     def get(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, if it is there."""
-        with self._reading:
-            found = self._reader.execute(
-                "SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)
-            ).fetchone()
+        with self._read() as reader:
+            found = reader.execute("SELECT value, until FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
         return None if found is None or found[1] <= now else found[0]
 
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Remember a value."""
-        with self._lock:
+        with self._written() as base:
             self._make_room(kind, key, now)
-            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
+            base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (kind, key, value, until))
 
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Remember a value if there is none; None, or what was there. Of several processes one succeeds."""
@@ -60,9 +89,9 @@ class SqliteStore:
             "INSERT INTO kept VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?3, until = ?4 "
             "WHERE until <= ?5 RETURNING value"
         )
-        with self._lock:
+        with self._written() as base:
             self._make_room(kind, key, now)
-            written = self._base.execute(statement, (kind, key, value, until, now)).fetchone()
+            written = base.execute(statement, (kind, key, value, until, now)).fetchone()
         return None if written is not None else self.get(kind, key, now)
 
     def _make_room(self, kind: str, key: str, now: float) -> None:
@@ -81,8 +110,8 @@ class SqliteStore:
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that; of several processes one gets it."""
         statement = "DELETE FROM kept WHERE kind = ? AND key = ? RETURNING value, until"
-        with self._lock:
-            found = self._base.execute(statement, (kind, key)).fetchone()
+        with self._written() as base:
+            found = base.execute(statement, (kind, key)).fetchone()
         return None if found is None or found[1] <= now else found[0]
 
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
@@ -91,17 +120,17 @@ class SqliteStore:
             "UPDATE kept SET value = ?1, until = ?2 WHERE kind = ?3 AND key = ?4 AND value = ?5 AND until > ?6 "
             "RETURNING key"
         )
-        with self._lock:
-            return self._base.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
+        with self._written() as base:
+            return base.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
 
     def all(self, kind: str, now: float) -> list[tuple[str, bytes]]:
         """Every key of a kind, with its value."""
         statement = "SELECT key, value FROM kept WHERE kind = ? AND until > ?"
-        with self._reading:
-            return self._reader.execute(statement, (kind, now)).fetchall()
+        with self._read() as reader:
+            return reader.execute(statement, (kind, now)).fetchall()
 
     def close(self) -> None:
         """Let go of the file."""
-        with self._lock, self._reading:
-            self._reader.close()
-            self._base.close()
+        with self._written() as base, self._read() as reader:
+            reader.close()
+            base.close()

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dovetail.errors import LoginFailed
+from dovetail.errors import LoginFailed, clip
 from dovetail.login.files import lock_file, replace, taken
 
 log = logging.getLogger("dovetail")
@@ -140,8 +140,13 @@ class KeyringStore:
         self._keyring.set_password(self._service, key, value.decode())
 
     def delete(self, key: str) -> None:
-        with contextlib.suppress(Exception):
-            self._keyring.delete_password(self._service, key)
+        try:
+            if self._keyring.get_password(self._service, key) is not None:
+                self._keyring.delete_password(self._service, key)
+        except Exception as exc:
+            raise LoginFailed(f"the keyring does not forget the login: {clip(str(exc)) or type(exc).__name__}").at(
+                hint="it may be locked: unlock it, and try again"
+            ) from exc
 
     def lock(self, key: str) -> "contextlib.AbstractAsyncContextManager[None]":
         return self._locks.lock(key)

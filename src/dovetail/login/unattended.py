@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
-from dovetail.auth.flow import Alone, Flow, HttpCall, Now, SignIn, StillUser, Stranger
+from dovetail.auth.flow import Alone, Flow, HttpCall, Now, Pause, SignIn, StillUser, Stranger
 from dovetail.login.web import answered
 from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher
@@ -49,6 +49,8 @@ class Unattended:
                 match wish:
                     case Now():
                         answer = time.time()
+                    case Pause():
+                        answer = await asyncio.sleep(wish.seconds)
                     case HttpCall():
                         answer = await answered(self._settle(), wish)
                     case Stranger() if self._strangers is not None:

@@ -47,7 +47,7 @@ JSON: Final = b"application/json"
 SSE: Final = b"text/event-stream"
 
 # A header given twice that decides something is ambiguous: two readers could believe two different ones.
-_SINGLE: Final = (b"host", b"origin", b"content-type", b"content-length", b"last-event-id", b"authorization")
+_SINGLE: Final = (b"host", b"origin", b"content-type", b"content-length", b"last-event-id", b"authorization", b"dpop")
 _REMEMBERED: Final = 256
 _UNWANTED: Final = re.compile(rb"\s*q=0(?:\.0*)?\s*", re.IGNORECASE)
 

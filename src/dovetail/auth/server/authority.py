@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import proofs
-from dovetail.auth.flow import Alone, Flow, Now, SignIn, Stranger
+from dovetail.auth.flow import Alone, Flow, Now, Pause, SignIn, Stranger
 from dovetail.auth.keys import ASYMMETRIC
 from dovetail.auth.login import Token
 from dovetail.auth.possession import ALGORITHMS
@@ -31,8 +31,10 @@ from dovetail.wire.shape import replace
 
 METADATA: Final = "/.well-known/oauth-authorization-server"
 
+_RENEWAL: Final = 40.0  # seconds one process has for it
+_RENEWAL_PAUSE: Final = 0.2
+_RENEWAL_LOOKS: Final = 50
 _PENDING: Final = 600.0  # for a user to decide
-_ABOUT_REQUEST: Final = "authorization request"
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _LONGEST: Final = 4096  # of a state, a scope, a resource
 # What the scripts of any page may call: nothing there goes by a cookie.
@@ -55,6 +57,7 @@ class Authority:
         self._issuing = issuing
         self._upstream = upstream
         self._vault = vault
+        self._about_request = f"authorization request of {settings.issuer}"  # others may seal with the same secret
         self._known = {one.client_id: one for one in settings.clients}
         self._registrations = Throttle(settings.registrations, 3600.0)
         self._told = Throttle(1, 3600.0)
@@ -246,7 +249,7 @@ class Authority:
             until=now + _PENDING,
         )
         # The page itself holds the request: whoever only asks takes up no room here.
-        response = self._page(client, asked, self._vault.seal(asked, _ABOUT_REQUEST))
+        response = self._page(client, asked, self._vault.seal(asked, self._about_request))
         return response.having(("set-cookie", f"{self._cookie}={browser}{self._cookie_rules}")) if fresh else response
 
     def _problem(self, fields: Mapping[str, str]) -> tuple[str, str] | None:
@@ -295,7 +298,7 @@ class Authority:
         now: float = yield Now()
         fields = request.fields or {}
         key = fields.get("request", "")
-        asked = unpack(self._vault.open(key, _ABOUT_REQUEST), Asked)
+        asked = unpack(self._vault.open(key, self._about_request), Asked)
         if asked is None or now >= asked.until or self._store.get("decided", mark(key), now) is not None:
             return _trouble("This request is over", "Start again from the application.")
         if not self._by_its_browser(request, asked.browser) or not same(fields.get("csrf", ""), asked.csrf):
@@ -309,6 +312,8 @@ class Authority:
             self._first(key, asked, now)
             said = {"error": "access_denied", "error_description": "the user said no", "state": asked.state}
             return redirect(asked.redirect_uri, said | {"iss": self._settings.issuer})
+        if not (yield from self._still(asked, request.address, now)):
+            return _trouble("This request is over", "What it asks for has changed: start again from the application.")
         if self._upstream is not None:
             return (yield from self._leave(asked, key, now))
         subject = self._settings.user
@@ -321,6 +326,19 @@ class Authority:
         if subject is None or not self._first(key, asked, now):
             return _trouble("This request is over", "Start again from the application.")
         return self._granted(asked, subject, now)
+
+    def _still(self, asked: Asked, address: str, now: float) -> Flow[bool]:
+        """Whether what was asked for would be asked for now: by the same client, for the same place, for no less."""
+        try:
+            client = yield from self._client(asked.client_id, address, now)
+        except BadClient:
+            return False
+        known = self._settings.scopes
+        return (
+            clients.redirect_of(client, asked.redirect_uri) is not None
+            and self._settings.resource_of({"resource": asked.resource}) == asked.resource
+            and all(not known or one in known for one in asked.scopes)
+        )
 
     def _first(self, key: str, asked: Asked, now: float) -> bool:
         """Whether a request is decided only now."""
@@ -431,7 +449,7 @@ class Authority:
             grant, token = self._upstream_of(family, subject, now)
         if grant is None or token is None or token.fresh(now):
             return None if token is None else token.access_token
-        return (yield from self._renewed(grant, token, now))
+        return (yield from self._renewed(grant, now))
 
     def _upstream_of(self, family: str, subject: str, now: float) -> tuple[Grant | None, Token | None]:
         grant = self._issuing.living(family, now)
@@ -439,7 +457,26 @@ class Authority:
             return None, None
         return grant, unpack(self._vault.open(grant.upstream, family), Token)
 
-    def _renewed(self, grant: Grant, token: Token, now: float) -> Flow[str | None]:
+    def _renewed(self, grant: Grant, now: float) -> Flow[str | None]:
+        """By one process at a time: a provider may take a second use of its refresh token for a theft."""
+        name, subject = grant.family, grant.subject
+        for _ in range(_RENEWAL_LOOKS):
+            first = self._store.add("renewal", name, b"1", now + _RENEWAL, now) is None
+            found, newest = self._upstream_of(name, subject, now)
+            if first and found is not None and newest is not None and not newest.fresh(now):
+                try:
+                    return (yield from self._renewed_alone(found, newest, now))
+                finally:
+                    self._store.take("renewal", name, now)
+            if first:
+                self._store.take("renewal", name, now)
+            if newest is None or newest.fresh(now):
+                return None if newest is None else newest.access_token
+            yield Pause(_RENEWAL_PAUSE)
+            now = yield Now()
+        return None
+
+    def _renewed_alone(self, grant: Grant, token: Token, now: float) -> Flow[str | None]:
         if self._upstream is None:
             return None
         try:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dovetail.auth import keys as signing
+from dovetail.auth.documents import whole
 from dovetail.auth.flow import HttpAnswer
 from dovetail.auth.guard import checked_scopes
 from dovetail.auth.server.store import Client
@@ -58,6 +59,8 @@ def check_redirect(uri: Any) -> str:
         _ = parts.port
     except ValueError:
         raise BadClient("a redirect URI is not an address", "invalid_redirect_uri") from None
+    if not whole(parts.netloc):
+        raise BadClient("a redirect URI is not an address", "invalid_redirect_uri")
     if "#" in uri or parts.username is not None or parts.password is not None:
         raise BadClient("a redirect URI has a fragment or credentials in it", "invalid_redirect_uri")
     local = parts.scheme == "http" and parts.hostname in LOOPBACK
@@ -248,6 +251,8 @@ def known_client(
         raise ValueError("a client has redirect_uris=; a program, which has none, client_secret= or keys=")
     if redirect_uris and scopes:
         raise ValueError("scopes= are those of a program, which has no redirect_uris=: users decide on all others")
+    if client_secret is not None and not client_secret.strip():
+        raise ValueError("client_secret= is blank: anyone could be this client")
     if client_secret is not None and keys is not None:
         raise ValueError("a client proves who it is by client_secret= or by keys=, not by both")
     return Client(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dovetail.auth import keys as signing
 from dovetail.auth.claims import Rejected, check_audience
 from dovetail.auth.flow import Flow, Now
-from dovetail.auth.server.store import Code, Family, Grant, Store, pack, unpack
+from dovetail.auth.server.store import Code, Family, Grant, Shelf, Store, pack, unpack
 from dovetail.auth.server.upstream import Vault
 from dovetail.auth.server.web import mark, same
 from dovetail.auth.verify import JwtVerifier
@@ -47,6 +47,11 @@ class Issuing:
         self._refresh_time = refresh_time
         self._login_time = login_time
         self._key: Any = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether what it knows is this process's alone."""
+        return isinstance(self._store, Shelf)
 
     # Keys
 
@@ -248,6 +253,11 @@ class OwnTokens:
         self._issuing = issuing
         self._audience = tuple(audience)
         self._signed: JwtVerifier | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process knows the keys."""
+        return self._issuing.alone
 
     def speaks_of(self, token: str) -> bool:
         """Whether it says that this issuer made it."""

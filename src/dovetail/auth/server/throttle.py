@@ -19,7 +19,7 @@ class Throttle:
         """Whether the next time would be too much."""
         seen = self._seen.get(key)
         if seen is None:
-            return False
+            return self._most < 1
         while seen and seen[0] <= now - self._seconds:
             seen.popleft()
         if not seen:
