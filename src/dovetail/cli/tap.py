@@ -55,11 +55,12 @@ def _before_command(program: Program, line: Asked, tap: Tap) -> int:
     with private_streams() as (source, sink):
 
         async def run() -> int:
-            stopping = asyncio.get_running_loop().create_task(pass_streams(command, source, sink, tap, **options))
+            this = asyncio.current_task()
+            assert this is not None
             with contextlib.suppress(NotImplementedError):
-                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.cancel)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
             try:
-                return await stopping
+                return await pass_streams(command, source, sink, tap, **options)
             except asyncio.CancelledError:
                 return 0
 
