@@ -35,3 +35,10 @@ def test_what_no_option_does_is_not_advised() -> None:
     late: MCPError = RequestTimeout("late").at(hint="raise ClientLimits(items=...)")
     advise(late)
     assert str(late) == "late"
+
+
+def test_a_lost_call_is_not_told_to_write_python() -> None:
+    said = spelled(
+        "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice"
+    )
+    assert said == "look whether it took effect before calling again"

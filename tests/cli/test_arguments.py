@@ -126,3 +126,21 @@ def test_references_parts_and_booleans_are_followed(word: str, value: Any) -> No
 
 def test_a_schema_that_contains_itself_comes_to_an_end() -> None:
     assert read_arguments(["tree=1"], ROOT)["tree"] in (1, "1")
+
+
+NUMBERS = {"properties": {"i": {"type": "integer"}, "n": {"type": "number"}, "l": {"type": "array"}}}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["n=nan", "n=inf", "n=-Infinity", "n=1e999", "n:=NaN", "n:=-Infinity", "n:=1e999", "i=1_0", "n=1_0", "i=\u0661",
+     "l=[NaN]", "l:=" + "[" * 100_000, "n=x", "other=\udcff"],
+)  # fmt: skip
+def test_what_json_cannot_say_is_refused(word: str) -> None:
+    with pytest.raises(click.UsageError):
+        read_arguments([word], NUMBERS | {"additionalProperties": True})
+
+
+def test_numbers_in_their_spellings() -> None:
+    for word, value in (("n=.5", 0.5), ("n=1e3", 1000.0), ("n=-2.", -2.0), ("i=+7", 7), ("i= 8 ", 8)):
+        assert [*read_arguments([word], NUMBERS).values()] == [value]

@@ -179,3 +179,10 @@ def test_a_secret_is_of_a_client(run: Run, guarded: str) -> None:
     said = run("auth", "login", guarded, "--client-secret", "x")
     assert said.code == 2
     assert "--client-id" in said.err
+
+
+def test_without_a_browser_and_a_terminal_nobody_is_waited_for(run: Run, guarded: str, tmp_path: Path) -> None:
+    said = run("auth", "login", guarded, HOME=str(tmp_path), BROWSER="/bin/false %s")
+    assert said.code == 4
+    assert "there is no browser here" in said.err
+    assert "--device" in said.err

@@ -60,3 +60,20 @@ def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: Run, url:
     shown = run("call", SERVED, "fail", "-v").err
     assert "ValueError: inside" in shown
     assert "-v shows" not in shown + run("call", url, "fail").err
+
+
+PLAIN = """
+from dovetail import Server
+app = Server("s")
+@app.tool
+def red() -> str:
+    return "\\x1b[31mred\\x1b[0m\\n"
+app.add_resource(lambda: "\\x1b[1mbold", "t://x", name="x")
+"""
+
+
+def test_a_pipe_gets_what_the_server_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(PLAIN, encoding="utf-8")
+    assert run("call", path, "red").out == "\x1b[31mred\x1b[0m\n"
+    assert run("read", path, "t://x").out == "\x1b[1mbold"

@@ -59,7 +59,7 @@ def test_what_a_tool_or_a_resource_holds_is_written_as_it_is(run: Run, url: str,
     family = "\U0001f468\u200d\U0001f469 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
     text = f"from dovetail import Server\napp = Server('s')\napp.add_resource(lambda: {family!r}, 't://x', name='x')\n"
     (tmp_path / "s.py").write_text(text, encoding="utf-8")
-    assert run("read", tmp_path / "s.py", "t://x").out == f"{family}\n"
+    assert run("read", tmp_path / "s.py", "t://x").out == family
 
 
 def test_hostile_text_is_escaped_in_a_document(run: Run, url: str) -> None:
@@ -83,7 +83,7 @@ def test_a_question_without_anybody_there_exits_with_8_at_once(run: Run, url: st
 
 
 def test_read(run: Run, url: str, environment: dict[str, str]) -> None:
-    assert run("read", url, "notes://today").good().out == "milk\n"
+    assert run("read", url, "notes://today").good().out == "milk"
     assert run("read", url, "notes://today", "--json").good().json["contents"][0]["text"] == "milk"
     command = [sys.executable, "-m", "dovetail.cli", "read", url, "bytes://some"]
     assert subprocess.run(command, env=environment, capture_output=True, check=True).stdout == b"\x00\xff\x1b"

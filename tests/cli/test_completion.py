@@ -43,6 +43,9 @@ def test_targets(complete: Complete, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"mine": {"url": "http://x"}, "$(x)": {"url": "http://x"}}}')
     assert complete("dovetail info ", cwd=tmp_path) == ["folder/", "mcp.json", "one.py", "two.jsonl", "mine", "x"]
     assert complete("dovetail mock t", cwd=tmp_path) == ["two.jsonl"]
+    assert complete("dovetail diff one.py t", cwd=tmp_path) == ["two.jsonl"]
+    assert complete("dovetail diff one.py mi", cwd=tmp_path) == ["mine"]
+    assert complete("dovetail diff one.py two.jsonl ", cwd=tmp_path) == []
 
 
 def test_what_a_target_offers(complete: Complete, url: str) -> None:

@@ -260,3 +260,31 @@ def test_a_command_that_is_not_there(run: Run) -> None:
     said = run("dev", "--", "no-such-program-at-all")
     assert said.code == 3
     assert "no-such-program-at-all" in said.err
+
+
+async def test_only_lists_that_the_server_has_are_said_to_have_changed(program: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *OURS, "dev", "-q", str(program), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    said: list[str] = []
+    async with asyncio.timeout(PATIENCE):
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}).encode())
+        process.stdin.write(b"\n")
+        answer = json.loads(await process.stdout.readline())
+        assert {*answer["result"]["capabilities"]} & {"tools", "resources", "prompts"} == {"tools"}
+        process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        process.stdin.write(b'{"jsonrpc":"2.0","id":2,"method":"ping"}\n')
+        assert json.loads(await process.stdout.readline())["id"] == 2
+        write(program.parent, "two")
+        while "tools" not in "".join(said):
+            said.append(json.loads(await process.stdout.readline())["method"])
+        process.stdin.write(b'{"jsonrpc":"2.0","id":3,"method":"ping"}\n')
+        while b'"id":3' not in (line := await process.stdout.readline()):
+            said.append(json.loads(line)["method"])
+        process.stdin.close()
+        await process.wait()
+    assert said == ["notifications/tools/list_changed"]

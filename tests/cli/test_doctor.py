@@ -80,3 +80,21 @@ def test_a_server_of_others(run: Run, clock: list[str]) -> None:
     said = run("doctor", "--", *clock).good().out
     assert "ok server: mcp-time" in said
     assert "ok schemas" in said
+
+
+def test_no_name_of_a_server_looks_like_a_step(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "forged.py"
+    path.write_text(
+        "from dovetail import Server\napp = Server('a\\nok schemas: fine', version='1\\nok x: y')\n", "utf-8"
+    )
+    for command in ("doctor", "info"):
+        said = run(command, path).out
+        assert "a\\nok schemas: fine" in said
+        assert not any(line.startswith(("ok schemas: fine", "ok x")) for line in said.splitlines())
+
+
+def test_an_entry_without_command_and_address(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"far": {"url": "ftp://x/"}}}', encoding="utf-8")
+    said = run("doctor", f"{tmp_path}/mcp.json:far")
+    assert said.code in (2, 3)
+    assert "at fault" not in said.err

@@ -93,8 +93,9 @@ def test_where_nobody_is_nothing_is_asked(run: Run, tmp_path: Path, at_home: dic
     [
         ('{"mcpServers": {"a"', "cannot be read"),
         ('{"mcpServers": {"a": {"command": 7}}}', "needs a command"),
+        ('{"mcpServer": {"a": {"command": "a"}}}', "mcpServers"),
     ],
-    ids=["no JSON", "no entry"],
+    ids=["no JSON", "no entry", "a typo"],
 )
 def test_a_file_without_servers_is_a_wrong_command_line(
     run: Run, tmp_path: Path, at_home: dict[str, str], words: tuple[str, ...], content: str, said: str

@@ -52,6 +52,17 @@ def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
         (["list", "--"], "no command"),
         (["list", "-H", "x", "http://127.0.0.1:1/"], "NAME:VALUE"),
         (["list", "--timeout", "0", "--", "true"], "--timeout"),
+        (["list", "--timeout", "nan", "--", "true"], "--timeout"),
+        (["bench", "-d", "-1", "--", "true"], "--duration"),
+        (["bench", "--rate", "-5", "--", "true"], "--rate"),
+        (["ping", "more", "--", "true"], "'more' is too much"),
+        (["info", "-m", "module", "more"], "'more' is too much"),
+        (["lint", SERVED, "more"], "'more' is too much"),
+        (["doctor", SERVED, "more"], "'more' is too much"),
+        (["run", SERVED, "more"], "'more' is too much"),
+        (["export", SERVED, "more", "--to", "cursor"], "'more' is too much"),
+        (["record", SERVED, "more", "-o", "x.jsonl"], "'more' is too much"),
+        (["auth", "status", "http://127.0.0.1:1/", "more"], "'more' is too much"),
         (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),
         (["list", "-H", "a: b", "--", "true"], "only for a URL"),
         (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
@@ -121,3 +132,45 @@ def test_a_fault_of_its_own_is_named(
     said = capsys.readouterr().err
     assert "dovetail itself is at fault: LookupError: odd\\x1b[31m" in said
     assert ("Traceback" in said) == (words[-2:] == ["x", "-v"] and "--" not in words)
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "said"),
+    [(">&-", 2, "the output cannot be written: Bad file descriptor"), ("2>&-", 0, ""), ("<&-", 0, "")],
+)
+def test_streams_that_are_closed(
+    closed: str, code: int, said: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = f'"$0" -m dovetail.cli list "$1" tools {closed}'
+    words = ["/bin/sh", "-c", command, sys.executable, str(SERVED)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ("echo" in done.stdout) == (closed != ">&-")
+
+
+def test_a_folder_that_is_gone(environment: dict[str, str], tmp_path: Path) -> None:
+    command = 'rmdir "$PWD" && "$0" -m dovetail.cli list nobody'
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ["/bin/sh", "-c", command, sys.executable]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=gone, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "the folder this was started in is gone" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[b"echo", b"value=\xff"], [b"\xff"]])
+def test_a_word_that_is_not_utf_8(words: list[bytes], environment: dict[str, str]) -> None:
+    command = [sys.executable.encode(), b"-m", b"dovetail.cli", b"call", str(SERVED).encode(), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "is not UTF-8" in done.stderr
+
+
+def test_a_configuration_that_cannot_be_read_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text("{", encoding="utf-8")
+    said = run("ping", "ok", HOME=str(tmp_path))
+    assert said.code == 2
+    assert "mcp.json: cannot be read" in said.err

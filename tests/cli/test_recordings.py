@@ -30,7 +30,7 @@ def recording(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest
 def test_a_recording_stands_for_the_server(run: Run, recording: Path) -> None:
     assert run("call", recording, "add", "a=1", "b=2").good().out == "3\n"
     assert run("call", recording, "refuse").code == 5
-    assert run("read", recording, "notes://today").good().out == "milk\n"
+    assert run("read", recording, "notes://today").good().out == "milk"
     assert run("call", recording, "book", "flight=Y", "-a", "value=3").good().out == "Y in row 3\n"
     other = run("call", recording, "add", "a=2")
     assert other.code == 5
@@ -197,3 +197,39 @@ def test_tap_reaches_what_is_configured(
         (tmp_path / "far.json").write_text(json.dumps({"mcpServers": {"far": far}}), encoding="utf-8")
         with serving([*OURS, "tap", str(tmp_path / "far.json"), "-o", str(tmp_path / "f")], environment) as here:
             assert run("call", here, "whoami").good().out.startswith("You are ada")
+
+
+LOGIN = """
+from dovetail import Server
+app = Server("login")
+@app.tool
+def enter(name: str, password: str) -> dict[str, str]:
+    return {"name": name, "token": f"t-{password}", "said": f"Bearer {password * 3} is yours"}
+"""
+
+
+def test_what_was_masked_may_be_anything(run: Run, tmp_path: Path) -> None:
+    server, path = tmp_path / "login.py", tmp_path / "login.jsonl"
+    server.write_text(LOGIN, encoding="utf-8")
+    run("record", server, "-o", path, "--do", "call enter name=Ada password=opensesame").good()
+    assert "opensesame" not in path.read_text(encoding="utf-8")
+    assert '"***"' in run("call", path, "enter", "name=Ada", "password=another").good().out
+    assert run("call", path, "enter", "name=Bob", "password=another").code == 5
+    same = run("replay", server, path).good()
+    assert "as recorded" in same.out
+    assert (
+        'asked with a secret masked, as it was recorded, so the answer may be another: tools/call {"name": "enter"'
+        in (same.err)
+    )
+    server.write_text(LOGIN.replace('"name": name', '"name": "Eve", "secret": "hunter22"'), encoding="utf-8")
+    other = run("replay", server, path)
+    assert other.code == 6
+    assert "Eve" in other.out
+    assert "hunter22" not in other.out + other.err
+    assert len(run("replay", server, path, "--json").json["masked"]) == 1
+
+
+def test_diff_takes_two(run: Run, recording: Path) -> None:
+    said = run("diff", "-m", "somewhere", recording, recording)
+    assert said.code == 2
+    assert "give two targets" in said.err

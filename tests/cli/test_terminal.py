@@ -1,6 +1,11 @@
 """The commands at a real terminal: questions asked and answered, progress drawn and wiped, colours, nothing raw."""
 
+import os
 import re
+import sys
+from pathlib import Path
+
+import pytest
 
 from cli.program import PATIENCE
 from cli.terminal import screen
@@ -40,7 +45,29 @@ def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> No
         at.until("Send this? [Y/n]")
         at.type("n\n")
         assert "in row" not in at.rest()
-        assert at.process.wait(PATIENCE) == 5
+        assert at.process.wait(PATIENCE) == 7
+
+
+def test_nothing_more_to_say_is_a_no(url: str, environment: dict[str, str]) -> None:
+    with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
+        at.until(": ")
+        at.type("\x04")
+        at.rest()
+        assert at.process.wait(PATIENCE) == 7
+
+
+LOUD = r"import sys; sys.stderr.write('\x1b]0;mine\x07loud\n'); sys.stderr.flush(); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("words", [["dev"], ["tap", "-o", os.devnull]])
+def test_what_a_child_says_on_stderr_does_not_act_on_the_terminal(
+    words: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    more = ["--watch", str(tmp_path)] if words == ["dev"] else []
+    with screen(environment, *words, *more, "--", sys.executable, "-c", LOUD) as at:
+        at.until("loud")
+        assert "\\x1b]0;mine\\x07loud" in at.seen
+        assert "\x1b]" not in at.seen
 
 
 def test_a_page_is_named_and_left_to_the_user(url: str, environment: dict[str, str]) -> None:

@@ -188,6 +188,9 @@ def test_lines_end_as_they_did(host: str, mark: bytes, tmp_path: Path) -> None:
     new = path.read_bytes()
     lines, kept = new.splitlines(keepends=True), old.splitlines(keepends=True)
     assert new.startswith(mark)
+    found, problems = read_file(path)
+    assert {one.name for one in found} >= {"time"}
+    assert not [one for one in problems if one.unread]
     assert [one for one in lines if one in kept and one.strip()] == [one for one in kept if one.strip()]
     added_lines = [one for one in lines if one not in kept]
     assert added_lines

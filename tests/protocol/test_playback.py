@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.protocol.playback import Playback, given_answers, revision_of, turns
+from dovetail.protocol.playback import Playback, alike, given_answers, has_mask, revision_of, turns
 from dovetail.protocol.recording import Frame, Heading
 from dovetail.wire.revisions import NEWEST
 
@@ -130,3 +130,19 @@ def test_odd_messages_are_turns_too(odd: dict[str, Any]) -> None:
     answer = Frame(at=0, to="client", message={"id": odd["id"], "result": {"n": 1}})
     (found,) = turns([Frame(at=0, to="server", message={"method": "m"} | odd), answer])
     assert found.answer == answer.message
+
+
+def test_what_was_masked_is_like_anything() -> None:
+    for now in ("x", 5, None, {"a": 1}):
+        assert alike({"a": "***", "b": [1]}, {"a": now, "b": [1]})
+    assert alike("Bearer *** (a)", "Bearer x\ny (a)")
+    for recorded, now in (
+        ("Bearer *** (a)", "Bearer x (b)"),
+        ({"a": "***"}, {}),
+        ({"a": 1}, {"a": 2}),
+        (["***"], []),
+        ("x", "***"),
+    ):
+        assert not alike(recorded, now)
+    assert has_mask({"a": [{"b": "is ***"}]})
+    assert not has_mask({"***": ["x", 1]})

@@ -2,6 +2,7 @@
 
 import enum
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import NoneType
@@ -26,6 +27,7 @@ from dovetail.server.schema import (
     schemas_of,
     to_json,
 )
+from dovetail.server.signature import BadArguments, compile_signature
 
 
 class Color(enum.Enum):
@@ -340,3 +342,32 @@ def test_json_is_its_own_json(value: Any) -> None:
     data, text = to_json(value)
     assert data == value
     assert msgspec.json.decode(text) == value
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "seen"),
+    [
+        (Iterable[int], [1, 2], [1, 2]),
+        (Iterable[int] | None, [1], [1]),
+        (Annotated[Iterable[str], "words"], ["a"], ["a"]),
+        (TypeAliasType("Numbers", list[int]), [1], [1]),
+        (TypeAliasType("Numbers", list[int]) | None, None, None),
+        (Rights, 2, Rights.WRITE),
+        (Rights, 3, Rights.READ | Rights.WRITE),
+    ],
+)
+def test_arguments_in_other_words(kind: Any, value: Any, seen: Any) -> None:
+    def function(x: Any) -> None: ...
+
+    function.__annotations__["x"] = kind
+    signature = compile_signature(function, context_type=int)
+    assert signature.bind({"x": value}, None)[0] == (seen,)
+    with pytest.raises(BadArguments):
+        signature.bind({"x": {"no": 1}}, None)
+    with pytest.raises(BadArguments):
+        signature.bind({"x": 8}, None)

@@ -11,6 +11,7 @@ _SPELLINGS: Final = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
         (r"call_tool\(\.\.\., timeout=seconds\) gives it longer, and .*", "--timeout SECONDS gives it longer"),
+        (r", or use call_tool\(\.\.\., retry=True\) if it may run twice", ""),
         (r"Timeouts\(read=\.\.\.\) gives it longer", "--timeout SECONDS gives it longer"),
         (r"give timeouts=Timeouts\(\w+=\.\.\.\)", "give --timeout SECONDS"),
         (r"inherit_env=\['(\w+)'\]", r"--env \1"),

@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import click
 
 from dovetail.cli import text
 from dovetail.protocol.resolving import NOTHING, as_object, listed, named, resolved, types
+from dovetail.wire.codec import encode
 
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
@@ -27,6 +30,10 @@ def read_arguments(words: Sequence[str], schema: Mapping[str, Any], document: st
         if name not in properties and properties and schema.get("additionalProperties") is not True:
             raise click.UsageError(f"there is no argument {name!r}.{meant(name, properties)}")
         arguments[name] = _json(name, value) if raw else coerce(name, value, properties.get(name, {}), root)
+    try:
+        encode(arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise click.UsageError(f"the arguments cannot be sent as JSON: {exc}") from None
     return arguments
 
 
@@ -58,7 +65,7 @@ def _file(path: str) -> str:
 def _document(given: str | None) -> dict[str, Any]:
     if given is None:
         return {}
-    found = _json("--input", _file(given[1:]) if given.startswith("@") else sys.stdin.read() if given == "-" else given)
+    found = _json("--input", _file(given[1:]) if given.startswith("@") else _file(given) if given == "-" else given)
     if not isinstance(found, dict):
         raise click.UsageError("--input must be a JSON object")
     return found
@@ -66,9 +73,27 @@ def _document(given: str | None) -> dict[str, Any]:
 
 def _json(name: str, given: str) -> Any:
     try:
-        return json.loads(given)
-    except ValueError as exc:
+        return json.loads(given, parse_constant=_refused, parse_float=_finite)
+    except (ValueError, RecursionError) as exc:
         raise click.UsageError(f"{name}: not JSON: {exc}") from None
+
+
+def _refused(word: str) -> float:
+    raise ValueError(f"there is no number {word}")
+
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def _whole(word: str) -> int:
+    return int(word) if _INTEGER.fullmatch(word) else int(_refused(word))
+
+
+def _finite(word: str) -> float:
+    """A number as JSON has them; Python knows more."""
+    found = float(word) if _NUMBER.fullmatch(word) else _refused(word)
+    return found if math.isfinite(found) else _refused(word)
 
 
 _TRUE = ("true", "yes", "y", "1")
@@ -85,10 +110,10 @@ def coerce(name: str, given: str, rule: Any, root: Mapping[str, Any] | None = No
         return None
     if "boolean" in wanted and given.lower() in (*_TRUE, *_FALSE):
         return given.lower() in _TRUE
-    for kind, read in (("integer", int), ("number", float)):
+    for kind, read in (("integer", _whole), ("number", _finite)):
         if kind in wanted:
             try:
-                return read(given)
+                return read(given.strip())
             except ValueError:
                 continue
     if "array" in wanted and not given.lstrip().startswith("["):

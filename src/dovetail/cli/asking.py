@@ -21,12 +21,20 @@ class Questions:
 
     def __init__(self, given: Mapping[str, str], before: Callable[[], None]) -> None:
         self.open: list[str] = []  # questions nobody answered
+        self.refused = False  # whether the user said no
         self.wrong: click.UsageError | None = None  # an answer of the command line that does not fit
         self._given = given
         self._before = before  # makes room on the terminal
 
     def form(self, question: ElicitParams) -> dict[str, Any]:
         """The fields of a form."""
+        try:
+            return self._filled(question)
+        except (Declined, Dismissed):
+            self.refused = True
+            raise
+
+    def _filled(self, question: ElicitParams) -> dict[str, Any]:
         schema = question.requested_schema or {}
         properties = {name: as_object(rule) for name, rule in named(schema).items()}
         needed = required(schema)
@@ -62,7 +70,9 @@ class Questions:
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
         _say(f"  {text.whole(question.url or '')}")
-        return _confirm("Did you finish there?", default=False)
+        self.refused = True  # unless they say otherwise
+        self.refused = not _confirm("Did you finish there?", default=False)
+        return not self.refused
 
     def _unanswered(self, question: ElicitParams, fields: Mapping[str, Any]) -> AnswerError:
         said = text.safe(question.message if question.mode == "form" else f"{question.message} {question.url}")

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from dovetail.auth.login import Login
 from dovetail.cli import exits, logins, text
 from dovetail.cli.speaking import client_for, finished
-from dovetail.cli.targets import Asked, asked, client_options, options, url_of
+from dovetail.cli.targets import Asked, Seconds, asked, client_options, options, url_of
 from dovetail.login.stores import FileStore
 
 
@@ -29,7 +29,7 @@ def command() -> None:
 @click.option("--scope", "scopes", multiple=True, help="Asked for besides those the server names.")
 @click.option("--device", "how", flag_value="device", help="Enter a code on another device.")
 @click.option("--paste", "how", flag_value="paste", help="Use a browser elsewhere, and paste where it ends.")
-@click.option("--wait", type=float, default=300.0, show_default=True, help="Seconds you have for it.")
+@click.option("--wait", type=Seconds(), default=300.0, show_default=True, help="Seconds you have for it.")
 @click.pass_context
 def login(
     ctx: click.Context,

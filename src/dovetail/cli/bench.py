@@ -11,7 +11,7 @@ from dovetail.cli import exits, text
 from dovetail.cli.arguments import read_arguments
 from dovetail.cli.call import find_tool
 from dovetail.cli.speaking import Spoken, converse
-from dovetail.cli.targets import asked, options
+from dovetail.cli.targets import Seconds, asked, options
 from dovetail.errors import MCPError
 
 _SHARES = (50, 90, 99)
@@ -21,8 +21,8 @@ _SHARES = (50, 90, 99)
 @options("[TOOL]", "[NAME=VALUE]...")
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help="Calls at a time.")
 @click.option("-n", "--requests", type=click.IntRange(1), help="Stop after this many.")
-@click.option("-d", "--duration", type=float, default=5.0, show_default=True, help="Stop after these seconds.")
-@click.option("--rate", type=float, help="At most so many calls a second.")
+@click.option("-d", "--duration", type=Seconds(), default=5.0, show_default=True, help="Stop after these seconds.")
+@click.option("--rate", type=Seconds(), help="At most so many calls a second.")
 @click.pass_context
 def command(
     ctx: click.Context, concurrency: int, requests: int | None, duration: float, rate: float | None, **given: Any

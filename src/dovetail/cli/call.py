@@ -1,6 +1,7 @@
 """`dovetail call`: call a tool."""
 
 import base64
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -58,9 +59,12 @@ def command(ctx: click.Context, document: str | None, output: str | None, force:
                 raise
             raise _no_tool(name, known) from None
         spoken.bar.clear()
-        wrong = result.is_error and not spoken.json
-        told = text.safe(shown(result)) if wrong else text.shown(shown(result))
-        click.echo(text.document(result) if spoken.json else told, err=wrong)
+        if spoken.json:
+            click.echo(text.document(result))
+        elif result.is_error:
+            click.echo(text.safe(shown(result)), err=True)
+        else:
+            _pour(shown(result))
         if result.is_error and name not in known:  # some servers call a tool that is not there a failure of it
             click.echo(f"The server lists no tool {name!r}.{meant(name, known)}", err=True)
         if result.is_error and spoken.muted and _MASKED in shown(result):
@@ -70,6 +74,11 @@ def command(ctx: click.Context, document: str | None, output: str | None, force:
         return exits.TOOL if result.is_error else exits.OK
 
     return converse(asked(ctx, **given), work)
+
+
+def _pour(said: str) -> None:
+    """The text as it is; but what comes after it begins a line."""
+    text.pour(said if said.endswith("\n") or sys.stdout.isatty() else said + "\n")
 
 
 def _write(result: CallToolResult, output: str, force: bool) -> None:

@@ -139,6 +139,8 @@ _SOURCES = {
 def _offered(command: str, line: Asked, words: tuple[str, ...], typed: str) -> Iterable[Word]:
     if command == "list":
         return [Word(one) for one in ("tools", "resources", "templates", "prompts")]
+    if command == "diff":
+        return [*_places(typed), *_configured()] if not words else []
     if command == "replay":
         return _places(typed)
     source = _SOURCES.get(command)

@@ -56,7 +56,9 @@ def command(ctx: click.Context, http: bool, port: int, places: tuple[str, ...], 
         return 0
     shown = None if quiet else Shown().tap
     with private_streams() as (source, sink), contextlib.suppress(KeyboardInterrupt):
-        return finished(lambda: relay(os.dup(source), sink, words, files, shown, **where), False)
+        return finished(
+            lambda: relay(os.dup(source), sink, words, files, shown, stderr=text.overheard(), **where), False
+        )
     return 0
 
 

@@ -50,7 +50,7 @@ def _sides(line: Asked) -> tuple[Asked, Asked]:
         line = replace(line, revision=revision_of(turns(read_recording(recording))))
     if (line.command or line.module) and len(words) == 1:
         return replace(line, words=words, command=(), module=None), replace(line, words=())
-    if len(words) == 2 and not line.command:
+    if len(words) == 2 and not (line.command or line.module):
         return replace(line, words=words[:1]), replace(line, words=words[1:])
     raise click.UsageError("give two targets")
 

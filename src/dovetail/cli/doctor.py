@@ -64,8 +64,13 @@ def command(ctx: click.Context, **given: Any) -> int:
 
 def _shown(step: Step) -> str:
     mark, colour = {"good": ("ok", "green"), "doubtful": ("??", "yellow"), "bad": ("XX", "red")}[step.verdict]
-    told = f"{text.style(mark, fg=colour)} {step.name}: {text.safe(step.said)}"
-    return told + (f"\n   try: {text.safe(step.fix)}" if step.fix else "")
+    told = f"{text.style(mark, fg=colour)} {step.name}: {_inset(step.said)}"
+    return told + (f"\n   try: {_inset(step.fix)}" if step.fix else "")
+
+
+def _inset(said: str) -> str:
+    """Several lines so that none of them looks like a step."""
+    return text.safe(said).replace("\n", "\n      ")
 
 
 async def _examine(line: Asked, told: Any) -> int:
@@ -116,7 +121,11 @@ def _before(target: Any) -> Iterator[Step]:
         yield Step("address", "good", url)
         return
     if isinstance(target, dict):
-        words = [str(target["command"]), *target.get("args", ())]
+        if not target.get("command"):
+            fix = "give it a command, or a url that begins with http:// or https://"
+            yield Step("entry", "bad", "the configuration names no command and no address", fix)
+            return
+        words = [str(target["command"]), *(target.get("args") or ())]
         if target.get("env"):
             yield Step("variables", "good", f"{', '.join(target['env'])} set by the configuration")
     else:
@@ -140,7 +149,7 @@ def _started(seconds: float) -> Step:
 
 def _greeted(client: Client) -> Iterator[Step]:
     server = client.server
-    named = f"{server.name} {server.version}" if server else "no name given"
+    named = f"{text.line(server.name)} {text.line(server.version)}" if server else "no name given"
     yield Step("server", "good" if server else "doubtful", named)
     if client.revision == NEWEST:
         yield Step("revision", "good", f"{client.revision}, the newest")

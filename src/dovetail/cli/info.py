@@ -38,16 +38,18 @@ def command(ctx: click.Context, **given: Any) -> int:
 
 
 def _rows(said: dict[str, Any]) -> str:
-    rows = [(name, _shown(value)) for name, value in said.items() if value not in (None, "", {})]
+    rows = [(name, _shown(name, value)) for name, value in said.items() if value not in (None, "", {})]
     return "\n".join(f"{name + ':':<14} {value}" for name, value in rows)
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    if name == "instructions":
+        return text.safe(str(value)).replace("\n", "\n" + " " * 15)
     if isinstance(value, dict):
         return ", ".join(_capability(str(name), inner) for name, inner in value.items())
     if isinstance(value, list):
         return ", ".join(text.line(str(one)) for one in value)
-    return text.safe(str(value)).replace("\n", "\n" + " " * 15)
+    return text.line(str(value))
 
 
 def _capability(name: str, inner: Any) -> str:

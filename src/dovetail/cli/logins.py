@@ -106,7 +106,10 @@ class Renewed:
 def open_page(url: str) -> None:
     """Send the user to a page, and name it, should no browser come up."""
     text.note(f"opening a browser; if none comes up, open this on this machine: {url}")
-    webbrowser.open(url)
+    if not webbrowser.open(url) and not sys.stderr.isatty():
+        raise LoginFailed("there is no browser here, and nobody at a terminal to open the page").at(
+            hint="log in with --device, or with --paste at a terminal"
+        )
 
 
 def paste(url: str) -> str:

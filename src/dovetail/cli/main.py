@@ -1,6 +1,7 @@
 """`dovetail`: the commands by name, each loaded only when it is run, so that asking for help costs nothing."""
 
 import contextlib
+import errno
 import os
 import sys
 from importlib import import_module
@@ -112,6 +113,7 @@ def _parted(words: list[str]) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """What the installed command calls."""
+    _fill()
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -122,6 +124,17 @@ def main() -> None:
         suggest(os.environ["_DOVETAIL_COMPLETE"], cli, NAMES)
         return
     sys.exit(_status(sys.argv[1:]))
+
+
+def _fill() -> None:
+    """Standard streams that were closed must not be taken by the next file that is opened; to write fails as it did."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            place = os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY)
+            if place != number:
+                os.dup2(place, number)
+                os.close(place)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _status(words: list[str]) -> int:
@@ -182,11 +195,20 @@ def _explain(exc: click.ClickException, as_json: bool) -> None:
         text.note(f"more: {ctx.command_path} --help")
 
 
+_UNWRITTEN = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EROFS)
+
+
 def _unwritten(exc: OSError) -> int:
     """A file, or stdout itself, that the system refuses."""
     from dovetail.cli import text
 
-    what = f"{exc.filename}: {exc.strerror}" if exc.filename else f"the output cannot be written: {exc.strerror or exc}"
+    what = exc.strerror or str(exc)
+    if exc.filename:
+        what = f"{exc.filename}: {what}"
+    elif exc.errno in _UNWRITTEN:
+        what = f"the output cannot be written: {what}"
+    elif isinstance(exc, FileNotFoundError):
+        what = "the folder this was started in is gone"
     text.fail(what)
     with contextlib.suppress(OSError):
         _hush()

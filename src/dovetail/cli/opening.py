@@ -50,16 +50,16 @@ class Opening(Client):
 
     async def _watched(self) -> None:
         loop = asyncio.get_running_loop()
-        opening, web = loop.create_task(super().connect()), loop.create_task(self._said.web.wait())
+        limit = asyncio.timeout(None)  # until it says that it is on the web
+        self._said.on_web = lambda: limit.reschedule(loop.time() + _PATIENCE)
         try:
-            await asyncio.wait([opening, web], return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait([opening], timeout=_PATIENCE)
-            if opening.done():
-                return opening.result()
+            async with limit:
+                return await super().connect()
+        except TimeoutError:
+            if not limit.expired():
+                raise
         finally:
-            web.cancel()
-            opening.cancel()
-            await asyncio.wait([opening, web])
+            self._said.on_web = _nothing
         await self.close()
         raise CannotStart("the program serves HTTP, and says nothing on stdout").at(
             server=self.name,
@@ -72,7 +72,7 @@ class _Said:
     """What a program says on stderr, passed on to who wants it."""
 
     def __init__(self, sink: Callable[[str], object] | None) -> None:
-        self.web = asyncio.Event()  # it says where it is on the web,
+        self.on_web: Callable[[], None] = _nothing  # called when it says where it is on the web,
         self.url = ""  # namely here
         self.last: deque[str] = deque(maxlen=_LAST)
         self._sink = sink
@@ -80,10 +80,14 @@ class _Said:
     def __call__(self, line: str) -> None:
         if not self.url and (found := _AT.search(line)):
             self.url = found[1]
-            self.web.set()
+            self.on_web()
         self.last.append(line)
         if self._sink is not None:
             self._sink(line)
+
+
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def _is_program(target: Any) -> bool:

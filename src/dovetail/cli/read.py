@@ -37,7 +37,7 @@ def command(ctx: click.Context, **given: Any) -> int:
 
 def _print(part: str | bytes) -> None:
     if isinstance(part, str):
-        click.echo(text.shown(part))
+        text.pour(part)
     elif sys.stdout.isatty():
         click.echo(f"[{len(part)} bytes]")
     else:

@@ -12,7 +12,8 @@ from dovetail.cli.recordings import read_recording
 from dovetail.cli.speaking import Spoken, converse
 from dovetail.cli.targets import asked, options
 from dovetail.errors import Declined, PeerError
-from dovetail.protocol.playback import IDLE, OPENING, Turn, given_answers, revision_of, turns
+from dovetail.protocol.playback import IDLE, OPENING, Turn, alike, given_answers, has_mask, revision_of, turns
+from dovetail.protocol.recording import masked
 from dovetail.wire.elicitation import ElicitParams
 from dovetail.wire.shape import replace
 
@@ -50,7 +51,11 @@ def command(ctx: click.Context, ignore: tuple[str, ...], **given: Any) -> int:
 
     async def work(spoken: Spoken) -> int:
         found = [one async for one in _compared(spoken, todo, frozenset(ignore) | _VOLATILE)]
-        spoken.print({"asked": len(todo), "different": found}, lambda: _shown(len(todo), found))
+        unlike = [_told(turn) for turn in todo if has_mask(turn.params)]
+        said = {"asked": len(todo), "different": found, "masked": unlike}
+        spoken.print(said, lambda: _shown(len(todo), found))
+        for one in () if spoken.json else unlike:
+            text.note(f"asked with a secret masked, as it was recorded, so the answer may be another: {one}")
         return exits.CONTRACT if found else exits.OK
 
     as_then = line.revision or (None if line.era else revision_of(turns(parts)))
@@ -67,8 +72,8 @@ async def _compared(spoken: Spoken, todo: list[Turn], ignored: frozenset[str]) -
             now: Any = {"result": _steady(result, ignored)}
         except PeerError as exc:
             now = {"error": {"code": exc.code, "message": exc.message}}
-        before = _before(turn, ignored)
-        if before != now:
+        before, now = _before(turn, ignored), masked(now)
+        if not alike(before, now):
             yield {"method": turn.method, "params": turn.params, "recorded": before, "now": now}
 
 
@@ -90,11 +95,17 @@ def _shown(asked: int, found: list[dict[str, Any]]) -> str:
         return f"all {asked} answers are as recorded"
     parts = [f"{len(found)} of {asked} answers differ"]
     for one in found:
-        parts.append(
-            text.style(f"{one['method']} {text.line(json.dumps(one['params'], ensure_ascii=False))}", bold=True)
-        )
+        parts.append(text.style(text.line(f"{one['method']} {_json(one['params'])}"), bold=True))
         parts += _lines(one["recorded"], one["now"])
     return "\n".join(parts)
+
+
+def _told(turn: Turn) -> str:
+    return text.line(f"{turn.method} {_json(turn.params)}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _lines(before: Any, now: Any) -> Iterator[str]:

@@ -55,6 +55,8 @@ def converse(asked: Asked, work: Work, taps: Sequence[Tap] = (), **more: Any) ->
         code = finished(run, asked.json, bar)
     if questions.wrong is not None and code != exits.OK:
         return exits.USAGE
+    if questions.refused and code == exits.TOOL:
+        return exits.DENIED
     if questions.open and code == exits.TOOL:
         report(AnswerError(f"it wanted an answer: {questions.open[0]}").at(hint="--answer NAME=VALUE"), asked.json)
         return exits.INPUT

@@ -51,14 +51,16 @@ def _before_command(program: Program, line: Asked, tap: Tap) -> int:
     from dovetail.transports.stdio import private_streams
 
     command, options = program.command, {"env": program.env, "inherit": "all", "cwd": program.cwd}
+    options["stderr"] = text.overheard()
     with private_streams() as (source, sink):
 
         async def run() -> int:
-            stopping = asyncio.get_running_loop().create_task(pass_streams(command, source, sink, tap, **options))
+            this = asyncio.current_task()
+            assert this is not None
             with contextlib.suppress(NotImplementedError):
-                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.cancel)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
             try:
-                return await stopping
+                return await pass_streams(command, source, sink, tap, **options)
             except asyncio.CancelledError:
                 return 0
 

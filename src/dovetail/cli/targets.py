@@ -1,5 +1,6 @@
 """What the word TARGET may be, and how a client reaches it."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,22 @@ SCRIPTS = (".js", ".mjs", ".ts")
 _RUNNERS = {".js": ("node",), ".mjs": ("node",), ".ts": ("npx", "tsx")}
 
 
+class Seconds(click.FloatRange):
+    """Some time, or a rate: more than nothing, and an end to it."""
+
+    name = "float range"
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error if it is none."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not in the range x>0.", param, ctx)
+        return found
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """What a command line says about the server and how to speak to it."""
 
@@ -40,6 +57,9 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     def split(self) -> tuple[Any, list[str]]:
         """The target, and the words left for the command itself."""
+        for word in self.words[0 if self.command or self.module is not None else 1 :]:
+            if any("\ud800" <= one <= "\udfff" for one in word):
+                raise click.UsageError(f"{word!r} is not UTF-8")
         if self.command:
             return list(self.command), list(self.words)
         if self.module is not None:
@@ -63,9 +83,7 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
     "json": click.option("--json", is_flag=True, help="Print one JSON document."),
     "revision": click.option("--revision", help="Insist on a revision of the protocol."),
     "era": click.option("--era", type=click.Choice(["stateless", "handshake"]), help="Insist on an era."),
-    "timeout": click.option(
-        "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds to wait, for the start and for an answer."
-    ),
+    "timeout": click.option("--timeout", type=Seconds(), help="Seconds to wait, for the start and for an answer."),
     "answers": click.option(
         "-a", "--answer", "answers", multiple=True, metavar="NAME=VALUE", help="An answer, should it ask."
     ),
@@ -73,6 +91,7 @@ _TALK: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+_ALONE = "[TARGET]"
 LOCAL = ("module", "env", "cwd")  # what is said of a server that is started,
 WRITTEN = ("module", "headers", "env", "cwd")  # and of one that is written down: a login is nobody's to write
 
@@ -88,14 +107,19 @@ def options(*words: str, reach: Collection[str] | None = None, talk: Collection[
     def decorate(function: F) -> F:
         for option in reversed(chosen):
             function = option(function)
-        return click.argument("words", nargs=-1, metavar=" ".join(("[TARGET]", *words)))(function)
+        return click.argument("words", nargs=-1, metavar=" ".join((_ALONE, *words)))(function)
 
     return decorate
 
 
 def asked(ctx: click.Context, **given: Any) -> Asked:
     """The options of a command line as one value."""
-    return Asked(command=ctx.obj or (), **given)
+    line = Asked(command=ctx.obj or (), **given)
+    alone = any(one.metavar == _ALONE for one in ctx.command.params if isinstance(one, click.Argument))
+    surplus = line.words[0 if line.command or line.module is not None else 1 :]
+    if alone and surplus:
+        raise click.UsageError(f"{surplus[0]!r} is too much")
+    return line
 
 
 def resolve(word: str, *, elsewhere: bool = False) -> Any:
@@ -148,10 +172,12 @@ def configured(word: str) -> Any:
     """The entry of a known configuration that goes by this name; UsageError if there is none, or several."""
     from dovetail.host.config import read_known
 
-    entries, _ = read_known()
+    entries, problems = read_known()
     source, _, name = word.rpartition(":")
     found = [one for one in entries if name in (one.name, one.written) and source in ("", one.source)]
     if not found:
+        for problem in problems:
+            text.note(f"{problem.path}: {problem.text}")
         hint = meant(name, [one.name for one in entries])
         raise click.UsageError(f"{word!r} is no file, no URL and no server of a known configuration.{hint}")
     if len({one.source for one in found}) > 1:

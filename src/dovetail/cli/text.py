@@ -109,6 +109,20 @@ def refuse_overwriting(file: str, force: bool) -> None:
         raise click.UsageError(f"{file} is there already; --force writes over it")
 
 
+def overheard() -> Any:
+    """Where a child's stderr goes that is shown as it comes: escaped on a terminal, else as it is."""
+    return note if sys.stderr.isatty() else "inherit"
+
+
+def pour(text: str) -> None:
+    """What a tool or a resource holds, to stdout: into a file or a pipe as it is, and nothing more."""
+    if sys.stdout.isatty():
+        click.echo(safe(text))
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def note(text: str) -> None:
     """A remark, on stderr."""
     click.echo(style(safe(text), err=True, dim=True), err=True)

@@ -5,10 +5,11 @@ made of them; it changes nothing, so it promises no news.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dovetail.protocol.recording import Frame
+from dovetail.protocol.recording import MASK, Frame, masked
 from dovetail.wire.meta import PROGRESS_TOKEN, PROTOCOL_VERSION
 from dovetail.wire.revisions import NEWEST, stateless
 from dovetail.wire.shape import UNSET, Struct
@@ -191,7 +192,10 @@ class Playback:
     def _found(self, turn: Turn) -> Turn | None:
         key = _key(turn.method, turn.params)
         known = self._by_key.get(key)
-        if known is None and self._loose:
+        if known is None:
+            asked = masked(_question(turn.params))
+            known = [one for one in self._turns if one.method == turn.method and alike(_question(one.params), asked)]
+        if not known and self._loose:
             known = [one for one in self._turns if one.method == turn.method and _name(one) == _name(turn)]
         if not known:
             return None
@@ -231,8 +235,31 @@ class Speaking:
 
 def _key(method: str, params: Mapping[str, Any]) -> str:
     """What makes two requests the same question."""
-    asked = {name: value for name, value in params.items() if name != _STATE and value not in ({}, None)}
-    return f"{method} {json.dumps(asked, sort_keys=True)}"
+    return f"{method} {json.dumps(_question(params), sort_keys=True)}"
+
+
+def _question(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != _STATE and value not in ({}, None)}
+
+
+def alike(recorded: Any, now: Any) -> bool:
+    """Whether a value is as it was recorded; what was masked then may be anything."""
+    if recorded in (MASK, now):
+        return True
+    if isinstance(recorded, str) and isinstance(now, str) and MASK in recorded:
+        return re.fullmatch(".*".join(map(re.escape, recorded.split(MASK))), now, re.DOTALL) is not None
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        return recorded.keys() == now.keys() and all(alike(recorded[name], now[name]) for name in recorded)
+    if isinstance(recorded, list) and isinstance(now, list):
+        return len(recorded) == len(now) and all(map(alike, recorded, now))
+    return False
+
+
+def has_mask(value: Any) -> bool:
+    """Whether something in a value was masked when it was recorded."""
+    if isinstance(value, dict):
+        return any(map(has_mask, value.values()))
+    return any(map(has_mask, value)) if isinstance(value, list) else isinstance(value, str) and MASK in value
 
 
 def _name(turn: Turn) -> str:

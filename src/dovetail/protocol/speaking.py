@@ -74,7 +74,8 @@ class Speaker:
         try:
             own = encode(params)[:-1] if params else b"{"
         except (TypeError, ValueError, OverflowError) as exc:
-            raise type(exc)(f"what is given to {step(method, params)} cannot be sent as JSON: {exc}") from None
+            kind = ValueError if isinstance(exc, UnicodeError) else type(exc)  # which is made of other things
+            raise kind(f"what is given to {step(method, params)} cannot be sent as JSON: {exc}") from None
         return b"".join(
             (
                 b'{"jsonrpc":"2.0","id":',

@@ -122,8 +122,8 @@ def failure(exc: MCPError) -> CallToolResult:
     said: Any = exc.args[0] if exc.args else ""
     if isinstance(said, _BLOCKS):
         said = [said]
-    blocks = [_block_of(one) for one in said] if isinstance(said, list | tuple) else [TextContent(text=str(exc))]
-    return CallToolResult(content=blocks, is_error=True)
+    parts = typing.cast("Sequence[Any]", said) if isinstance(said, list | tuple) else [str(exc)]
+    return CallToolResult(content=[_block_of(one) for one in parts], is_error=True)
 
 
 def read_result(value: ReadResourceResult) -> ReadResourceResult:

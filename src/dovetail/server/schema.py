@@ -7,6 +7,7 @@ Invariant: what `read_as` accepts is what `schemas_of` describes, but for member
 import contextlib
 import functools
 import math
+import operator
 import re
 import sys
 import types
@@ -141,6 +142,23 @@ def alternatives(annotation: Any) -> list[Any]:
     if typing.get_origin(kind) not in UNIONS:
         return [kind]
     return [found for member in typing.get_args(kind) for found in alternatives(member)]
+
+
+def usual(annotation: Any) -> Any:
+    """An argument's annotation in words msgspec has: an Iterable is a list, an alias what it stands for."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Iterable or origin is Iterable:
+        return list[usual(arguments[0])] if arguments else list
+    if (type(annotation).__module__, type(annotation).__name__) == ("typing_extensions", "TypeAliasType"):
+        return usual(annotation.__value__)
+    if origin is Annotated:
+        inner = usual(arguments[0])
+        return annotation if inner is arguments[0] else Annotated[(inner, *annotation.__metadata__)]
+    if origin in UNIONS:
+        members = [usual(one) for one in arguments]
+        same = all(new is old for new, old in zip(members, arguments, strict=True))
+        return annotation if same else functools.reduce(operator.or_, members)
+    return annotation
 
 
 def is_a(kind: Any, parent: type) -> bool:

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakSet
 
 from dovetail.errors import (
@@ -209,8 +209,8 @@ class Server(Views):
         object with a method `heard(method, uri)` is told of every change the server tells of.
         """
         self._middleware.append(checked(function))
-        if callable(hear := getattr(function, "heard", None)):
-            self.changes.follow(hear)
+        if callable(getattr(function, "heard", None)):
+            self.changes.follow(cast("Any", function).heard)
         self._chains = {method: around(self._middleware, work) for method, work in self._work.items()}
         return function
 

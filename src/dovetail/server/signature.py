@@ -33,6 +33,7 @@ from dovetail.server.schema import (
     reasons,
     schemas_of,
     to_json,
+    usual,
     why_not,
 )
 
@@ -325,8 +326,7 @@ class _Layout:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             self.further = self._adapted(name, annotation)
             return
-        if annotation is object:
-            annotation = Any
+        annotation = Any if annotation is object else usual(annotation)
         if type(default).__module__ == "pydantic.fields":
             annotation, default = _unpacked(annotation, default)
         if default is None:

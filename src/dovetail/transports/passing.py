@@ -64,11 +64,13 @@ class _Output(asyncio.Protocol):
         self.writable.set()
 
 
-async def pass_streams(command: Sequence[str], source: int, sink: int, tap: Tap, **options: Any) -> int:
+async def pass_streams(
+    command: Sequence[str], source: int, sink: int, tap: Tap, stderr: Any = "inherit", **options: Any
+) -> int:
     """Run a command between these descriptors until either side ends; how the command ended."""
     loop = asyncio.get_running_loop()
     output = _Output(sink, tap)
-    child = await Child.start(command, output, stderr="inherit", **options)
+    child = await Child.start(command, output, stderr=stderr, **options)
     reader = asyncio.StreamReader()
     pipe = await read_into(reader, os.dup(source))
     reading = loop.create_task(_feed(reader, child, output, Spotted(lambda line: tap("server", line, ()))))

@@ -21,7 +21,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dovetail.errors import TransportError
 from dovetail.protocol.channel import Headers
@@ -241,7 +241,9 @@ class Relay:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        stderr: Any = "inherit",
     ) -> None:
+        self._stderr = stderr
         self._words = [*command] if command is not None else _command()
         self._options: dict[str, Any] = {"env": _variables() | dict(env or {}), "inherit": "all", "cwd": cwd}
         self._tap = _steady(tap) if tap is not None else None
@@ -254,6 +256,7 @@ class Relay:
         self._pending: dict[str | int, None] = {}
         self._opening: dict[str, Any] | None = None
         self._opened = False
+        self._declared: Mapping[str, Any] | None = None  # what the client was told that the server can do
         self._settings: dict[str, dict[str, Any]] = {}  # of a handshake session: its level and subscriptions
         self._replays: set[str] = set()  # ids of what this process asked, whose answers the client must not see
         self._replayed = 0
@@ -263,7 +266,7 @@ class Relay:
     async def start(self) -> None:
         """Start a child and bring it to where the last one was."""
         self._output = _Output()
-        self._child = await Child.start(self._words, self._output, stderr="inherit", **self._options)
+        self._child = await Child.start(self._words, self._output, stderr=self._stderr, **self._options)
         again = self._opening is not None
         self._reading = asyncio.get_running_loop().create_task(self._read(self._output.reader))
         if self._opening is not None:
@@ -278,7 +281,8 @@ class Relay:
         self._ready.set()
         if again and self._opened:
             for kind in _KINDS:
-                self._tell({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
+                if self._declared is None or kind in self._declared:
+                    self._tell({"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"})
         for id, message in self._listens.items():
             for kind in _wanted(message):
                 notice = {"method": f"notifications/{kind}/list_changed", "params": {"_meta": {SUBSCRIPTION_ID: id}}}
@@ -327,9 +331,17 @@ class Relay:
                 del self._listens[id]
             if "method" not in message and isinstance(id, str | int):
                 self._pending.pop(id, None)
+                self._learn(id, message)
             self._send(line)
         for id in tuple(self._pending):
             self._refuse(id)
+
+    def _learn(self, id: str | int, message: dict[str, Any]) -> None:
+        """What the server declares when it answers the client's opening."""
+        result = message.get("result")
+        if self._opening is not None and id == self._opening.get("id") and isinstance(result, dict):
+            able: Any = cast("dict[str, Any]", result).get("capabilities")
+            self._declared = cast("dict[str, Any]", able) if isinstance(able, dict) else {}
 
     def _repeated(self, message: dict[str, Any]) -> bool:
         """Whether the client has had this acknowledgement, from the child before."""
