@@ -19,6 +19,8 @@ from dovetail import (
     StaticTokens,
 )
 from dovetail.auth.challenge import parse
+from dovetail.errors import InsufficientScope
+from dovetail.protocol.http import scope_challenge
 from login.hosting import running
 from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
 
@@ -198,7 +200,7 @@ async def test_the_request_does_not_choose_its_audience() -> None:
 
 
 async def test_missing_scopes_in_both_eras() -> None:
-    endpoint = guarded().asgi()
+    endpoint = guarded(LED).asgi()
     answer = await call(endpoint, "bob", "write")
     assert answer.status == 403
     said = parse(answer.headers["www-authenticate"])
@@ -215,6 +217,23 @@ async def test_missing_scopes_in_both_eras() -> None:
     # And what was allowed to one token is not to the next.
     again = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
     assert again.status == 403
+
+
+def test_a_challenge_is_in_the_scheme_of_what_was_shown() -> None:
+    lacking = InsufficientScope(("write",))
+    assert scope_challenge(lacking, None, b"DPoP x") == b'DPoP error="insufficient_scope", scope="write"'
+    assert scope_challenge(lacking, None, b"Bearer x") == b'Bearer error="insufficient_scope", scope="write"'
+
+
+async def test_where_nobody_issues_tokens_a_403_leads_nowhere() -> None:
+    app = Server("files", auth=StaticTokens({"t": "bob"}))
+
+    @app.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    answer = await call(app.asgi(), "t", "write")
+    assert (answer.status, parse(answer.headers["www-authenticate"]).resource_metadata) == (403, None)
 
 
 async def opened(endpoint: Any, token: str) -> dict[str, str]:

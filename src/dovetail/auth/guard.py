@@ -70,6 +70,11 @@ class Guard:
         self._possession = Possession(nonces=dpop_nonces, secret=secret)
 
     @property
+    def leads(self) -> bool:
+        """Whether its metadata leads to somebody who issues tokens."""
+        return bool(self._servers)
+
+    @property
     def alone(self) -> bool:
         """Whether it takes tokens that another process would not know."""
         return any(getattr(one, "alone", False) for one in self._verifiers)

@@ -51,7 +51,7 @@ class Porter:
     async def identify(self, path: str, request: Request) -> Principal:
         """Who is calling."""
         place = self._placed(request)
-        request.metadata = place.metadata
+        request.metadata = place.metadata if self._guard.leads else None
         head = Head(
             method=request.method,
             url=place.at(path),

@@ -37,9 +37,13 @@ def retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
 
 
-def scope_challenge(exc: InsufficientScope, metadata: str | None) -> bytes:
-    """What a caller must ask for to be served. spec: authorization#runtime-insufficient-scope-errors"""
-    said = f'Bearer error="insufficient_scope", scope="{" ".join(exc.scopes)}"'
+def scope_challenge(exc: InsufficientScope, metadata: str | None, shown: bytes = b"") -> bytes:
+    """What a caller must ask for to be served, in the scheme of the credentials it has shown.
+
+    spec: authorization#runtime-insufficient-scope-errors
+    """
+    scheme = "DPoP" if shown[:5].lower() == b"dpop " else "Bearer"
+    said = f'{scheme} error="insufficient_scope", scope="{" ".join(exc.scopes)}"'
     return (said if metadata is None else f'{said}, resource_metadata="{metadata}"').encode()
 
 

@@ -44,7 +44,7 @@ class Request(Struct):
     def headers_for(self, exc: ProtocolError) -> Headers:
         """What an error response says beside its status: when to come back, or with which scopes."""
         if isinstance(exc, InsufficientScope):
-            return [(b"www-authenticate", scope_challenge(exc, self.metadata))]
+            return [(b"www-authenticate", scope_challenge(exc, self.metadata, self.headers.get(b"authorization", b"")))]
         return retry_header(exc)
 
 
