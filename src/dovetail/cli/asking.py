@@ -41,7 +41,7 @@ class Questions:
         answer = self._from_line(properties)
         if answer and all(name in answer for name in needed):
             return answer
-        if not _somebody():
+        if not text.somebody():
             raise self._unanswered(question, {name: one for name, one in properties.items() if name not in answer})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
@@ -65,7 +65,7 @@ class Questions:
 
     def visit(self, question: ElicitParams) -> bool:
         """Whether the user has been at a page."""
-        if not _somebody():
+        if not text.somebody():
             raise self._unanswered(question, {})
         self._before()
         _say(text.style(text.safe(question.message), err=True, bold=True))
@@ -79,10 +79,6 @@ class Questions:
         self.open.append(said)
         names = " ".join(f"--answer {text.line(name)}={_values(rule)}" for name, rule in fields.items())
         return AnswerError(f"the server asks: {said}").at(hint=names or "run it at a terminal")
-
-
-def _somebody() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _say(words: str) -> None:

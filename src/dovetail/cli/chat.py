@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dovetail.cli import exits, text
-from dovetail.cli.hosting import consent, host_options, made, somebody, telling
+from dovetail.cli.hosting import consent, host_options, made, telling
 from dovetail.cli.keyboard import Keyboard
 from dovetail.cli.speaking import finished, logged
 from dovetail.errors import MCPError
@@ -83,7 +83,7 @@ def command(
 
 def _said(prompt: str | None) -> str | None:
     """The one prompt there is to answer; None for a conversation at the terminal."""
-    if prompt is None and somebody():
+    if prompt is None and text.somebody():
         return None
     said = sys.stdin.read() if prompt is None else prompt
     if not said.strip():

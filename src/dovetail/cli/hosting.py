@@ -67,7 +67,7 @@ def made(
     _check(files)
     entries = configured(files)
     used = [one for one in entries if one.enabled and (not servers or one.name in servers)]
-    inputs = asked(used) if asks and somebody() else {}
+    inputs = asked(used) if asks and text.somebody() else {}
     try:
         host = Host.from_config(
             *files,
@@ -103,14 +103,9 @@ def _check(files: Sequence[str]) -> None:
             raise click.UsageError(f"{file}: {'; '.join(wrong)}")
 
 
-def somebody() -> bool:
-    """Whether a person is there to be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def consent(keyboard: Keyboard) -> Broker:
     """Who is asked: the person at the terminal, or nobody."""
-    return TerminalConsent(read=keyboard.read) if somebody() else DenyAll()
+    return TerminalConsent(read=keyboard.read) if text.somebody() else DenyAll()
 
 
 def _pick(host: Host, names: Sequence[str]) -> None:
@@ -150,7 +145,7 @@ def telling(host: Host) -> None:
 
 def advise_start(reason: object) -> None:
     """What to do where a server was not started because nobody was there to be asked."""
-    if isinstance(reason, PolicyError) and not somebody():
+    if isinstance(reason, PolicyError) and not text.somebody():
         text.note("try: name the file, since one you name is yours; or allow server.start in a --policy")
 
 

@@ -34,6 +34,11 @@ def shown(text: str) -> str:
     return safe(text) if sys.stdout.isatty() else text
 
 
+def somebody() -> bool:
+    """Whether a person is there to be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 # For programs
 
 

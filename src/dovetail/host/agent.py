@@ -17,7 +17,8 @@ from dovetail.host.models.model import Model, Reply
 from dovetail.host.offers import Offered
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up, searching
 from dovetail.host.spending import Budget, Spent, size
-from dovetail.host.turns import Turn, failed, turn_of
+from dovetail.host.turns import Turn, turn_of
+from dovetail.server.tool import error_result
 from dovetail.wire.content import TextContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, replace
@@ -220,12 +221,12 @@ class Agent:
 
     async def _called(self, turn: Turn, call: ToolUseContent, known: Catalog) -> AsyncGenerator[AgentEvent]:
         if call.id in turn.unread:
-            yield self._finish(turn, call, failed(turn.unread[call.id]))
+            yield self._finish(turn, call, error_result(turn.unread[call.id]))
             return
         try:
             name, arguments, found = self._meant(call, known)
         except MCPError as exc:
-            yield self._finish(turn, call, failed(str(exc.args[0])))
+            yield self._finish(turn, call, error_result(str(exc.args[0])))
             return
         meant = replace(call, name=name)
         yield Called(id=call.id, tool=name, arguments=arguments)
@@ -258,14 +259,14 @@ class Agent:
             result = await work
         except PolicyError as exc:
             denied = str(exc.args[0])
-            result = failed(f"This was not allowed: {denied}")
+            result = error_result(f"This was not allowed: {denied}")
         except MCPError as exc:
-            result = failed(str(exc.args[0]) if exc.args else type(exc).__name__)
+            result = error_result(str(exc.args[0]) if exc.args else type(exc).__name__)
         if isinstance(result, Waiting):
             turn.waiting[result.ticket] = call
             return None
         if result is None:
-            result = failed("This was answered elsewhere; what came of it is not known here.")
+            result = error_result("This was answered elsewhere; what came of it is not known here.")
         return self._finish(turn, call, result, time.monotonic() - started, denied)
 
     def _finish(

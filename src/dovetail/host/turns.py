@@ -3,7 +3,8 @@
 from uuid import uuid4
 
 from dovetail.host.models.model import Reply
-from dovetail.wire.content import SamplingContent, TextContent, ToolResultContent, ToolUseContent
+from dovetail.server.tool import error_result
+from dovetail.wire.content import SamplingContent, ToolResultContent, ToolUseContent
 from dovetail.wire.sampling import SamplingMessage
 from dovetail.wire.shape import Struct, field, replace
 from dovetail.wire.tools import CallToolResult
@@ -37,7 +38,7 @@ class Turn(Struct, kw_only=True):
         waiting = {call.id for call in self.waiting.values()}
         for call in self.calls:
             if call.id not in self.results and call.id not in waiting:
-                self.finish(call, failed(_MAY_HAVE_RUN if call.id in self.begun else _NOT_MADE))
+                self.finish(call, error_result(_MAY_HAVE_RUN if call.id in self.begun else _NOT_MADE))
 
     def messages(self) -> list[SamplingMessage]:
         """What joins the conversation once every call has its result."""
@@ -80,8 +81,3 @@ def _unread(id: str, reply: Reply) -> str | None:
     if reply.stop_reason == "maxTokens":
         return "The call was cut off: the reply became too long."
     return None
-
-
-def failed(text: str) -> CallToolResult:
-    """The result of a call that came to nothing."""
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)

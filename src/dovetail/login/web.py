@@ -12,9 +12,9 @@ import re
 import socket
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
-from dovetail.auth.documents import secure, web_address
+from dovetail.auth.documents import origin, secure, web_address
 from dovetail.auth.flow import HttpAnswer, HttpCall
 from dovetail.errors import TransportError, clip
 from dovetail.protocol.limits import FetchLimits
@@ -44,7 +44,7 @@ class Web:
         make_own: Callable[..., Fetcher] | None = None,  # for calls to the server's own origin
     ) -> None:
         parts = urlsplit(url)
-        self._origin = _origin(parts)
+        self._origin = origin(parts)
         self._clear = parts.scheme == "http"
         self._local = is_local(parts.hostname or "") if local is None else local
         screen = None if self._local else is_public
@@ -61,16 +61,12 @@ class Web:
         # Addresses are screened when they are connected to; but a proxy would connect to a name by itself.
         if not self._local and is_local(parts.hostname or ""):
             return HttpAnswer(0, why=_INSIDE, hint=_LOCAL)
-        return await answered(self._own if _origin(parts) == self._origin else self._fetcher, call)
+        return await answered(self._own if origin(parts) == self._origin else self._fetcher, call)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._fetcher.close()
         await self._own.close()
-
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
-    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
