@@ -614,7 +614,7 @@ def test_a_transport_nobody_knows_is_refused() -> None:
 async def test_a_port_in_use_is_a_plain_error() -> None:
     async with serving(Server("x")) as web:
         with pytest.raises(OSError, match="in use"):
-            Server("y").run("http", port=web.port)
+            await Server("y").serve("http", port=web.port)
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:

@@ -146,7 +146,7 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
 
         def test_it():
             ours = {name for name in sys.modules if name.startswith("dovetail")}
-            assert ours == {"dovetail", "dovetail.testing", "dovetail.testing.plugin"}
+            assert ours == {"dovetail", "dovetail.exports", "dovetail.testing", "dovetail.testing.plugin"}
         """
     )
     run(project).assert_outcomes(passed=1)
