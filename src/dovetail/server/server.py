@@ -537,7 +537,7 @@ class Server(Views):
         return result
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource, which a session then does. InsufficientScope as for reading it."""
+        """Whether this caller may hear of a resource, which a session then does; InsufficientScope as for reading."""
         audible = self.audible(uri, principal)
         if not audible:
             self.challenge("resource", uri, principal)
