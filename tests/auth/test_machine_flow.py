@@ -1,5 +1,7 @@
 """Logins without a browser here: what each sends, and what ends it."""
 
+import json
+from base64 import urlsafe_b64decode
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from joserfc.jwk import ECKey
 
 from auth.world import ASM, ISSUER, PRM, SERVER, World, answer, form, guarded, resource, server
 from dovetail.auth.challenge import Challenge, parse
-from dovetail.auth.flow import HttpAnswer, HttpCall
+from dovetail.auth.flow import Flow, HttpAnswer, HttpCall
 from dovetail.auth.login import Login, Token
 from dovetail.auth.machine_flow import by_credentials, by_device, by_enterprise, by_workload
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity
@@ -320,19 +322,90 @@ def test_a_device_login_that_is_refused_says_so() -> None:
         on_device(world, client_id="me")
 
 
-@pytest.mark.parametrize(
-    ("challenge", "required"), [(Challenge("dpop"), False), (Challenge(), True)], ids=["challenge", "metadata"]
-)
-def test_a_program_binds_its_tokens_where_the_server_asks_for_it(challenge: Challenge, required: bool) -> None:
+# Tokens bound to a key
+
+
+def log_in(kind: str, challenge: Challenge, known: Login | None = None, dpop: bool | None = None) -> Flow[Login]:
+    """A login of each kind."""
+    match kind:
+        case "program":
+            program = ClientCredentials(client_id="me", client_secret="s", issuer=ISSUER, dpop=dpop)
+            return by_credentials(SERVER, challenge, program, known)
+        case "company":
+            return by_enterprise(SERVER, challenge, replace(COMPANY, dpop=dpop), known, "id")
+        case "workload":
+            workload = WorkloadIdentity(assertion="jwt", issuer=ISSUER, dpop=dpop)
+            return by_workload(SERVER, challenge, workload, known, "jwt")
+        case _:
+            return by_device(SERVER, challenge, DeviceLogin(client_id="me", dpop=dpop), known)
+
+
+def binding(**changes: Any) -> World:
+    """A world that binds tokens to the key of whoever shows one."""
 
     def issued(call: HttpCall) -> dict[str, str]:
         return {"access_token": "the-token", "token_type": "DPoP" if "dpop" in call.headers else "Bearer"}
 
-    world = guarded(**{PRM: resource(dpop_bound_access_tokens_required=required), TOKEN: issued})
-    login = world.run(
-        by_credentials(SERVER, challenge, ClientCredentials(client_id="me", client_secret="s", issuer=ISSUER), None)
-    )
+    return guarded(**{
+        ASM: server(device_authorization_endpoint=DEVICE), DEVICE: SAID, TOKEN: issued,
+        IDP: {"access_token": "grant", "issued_token_type": ID_JAG},
+    } | changes)  # fmt: skip
+
+
+BOUND = answer({"access_token": "t", "token_type": "DPoP"})
+KINDS = pytest.mark.parametrize("kind", ["program", "company", "workload", "device"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("challenge", "required"), [(Challenge("dpop"), False), (Challenge(), True)], ids=["challenge", "metadata"]
+)
+def test_tokens_are_bound_where_the_server_asks_for_it(kind: str, challenge: Challenge, required: bool) -> None:
+    world = binding(**{PRM: resource(dpop_bound_access_tokens_required=required)})
+    login: Login = world.run(log_in(kind, challenge))
     assert login.key is not None
-    assert "dpop" in world.sent_to(TOKEN)[0].headers
-    plain = ClientCredentials(client_id="me", client_secret="s", issuer=ISSUER, dpop=False)
-    assert world.run(by_credentials(SERVER, challenge, plain, None)).key is None
+    proof = jwt.decode(world.sent_to(TOKEN)[0].headers["dpop"], ECKey.import_key(login.key))
+    assert (proof.claims["htm"], proof.claims["htu"]) == ("POST", TOKEN)
+    assert world.run(log_in(kind, challenge, login)).key == login.key
+    assert world.run(log_in(kind, challenge, dpop=False)).key is None
+
+
+@KINDS
+def test_tokens_are_bound_where_the_user_insists(kind: str) -> None:
+    assert binding().run(log_in(kind, Challenge())).key is None
+    assert binding().run(log_in(kind, Challenge(), dpop=True)).key is not None
+
+
+@KINDS
+def test_a_token_that_is_not_bound_is_not_taken_for_one(kind: str) -> None:
+    world = binding(**{TOKEN: {"access_token": "t", "token_type": "Bearer"}})
+    with pytest.raises(LoginFailed, match="not what was asked for"):
+        world.run(log_in(kind, Challenge("dpop")))
+
+
+@KINDS
+def test_a_proof_repeats_the_nonce_that_is_asked_for(kind: str) -> None:
+    answers = iter([answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n1"}), BOUND])
+    world = binding(**{TOKEN: lambda _: next(answers)})
+    world.run(log_in(kind, Challenge("dpop")))
+    assert nonces(world) == [None, "n1"]
+
+
+def test_waiting_for_a_device_keeps_the_nonce() -> None:
+    answers = iter([
+        answer({"error": "use_dpop_nonce"}, 400, {"dpop-nonce": "n1"}), PENDING, PENDING,
+        answer({"error": "authorization_pending"}, 400, {"dpop-nonce": "n2"}), BOUND,
+    ])  # fmt: skip
+    world = binding(**{TOKEN: lambda _: next(answers)})
+    world.run(log_in("device", Challenge("dpop")))
+    assert nonces(world) == [None, "n1", "n1", "n1", "n2"]
+    assert len(world.paused) == 4
+
+
+def nonces(world: World) -> list[str | None]:
+    return [_said(call.headers["dpop"]).get("nonce") for call in world.sent_to(TOKEN)]
+
+
+def _said(proof: str) -> dict[str, Any]:
+    part = proof.split(".")[1]
+    return json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from dovetail import (
     Client,
     ClientCredentials,
     DeviceLogin,
+    EnterpriseLogin,
     Forbidden,
     HttpError,
     LoginFailed,
@@ -29,6 +31,7 @@ from dovetail.auth.login import Login
 from dovetail.login.driver import Driver, driver_for
 from dovetail.login.stores import FileStore, MemoryStore
 from dovetail.transports.door import Door, fetcher
+from dovetail.transports.fetch import Fetcher
 from login.place import PATIENCE, Asked, Place, Said, User, client, guarded, oauth, until
 
 # Logging in
@@ -774,6 +777,37 @@ async def test_a_program_logs_in_again_when_its_token_ends(place: Place) -> None
         place.valid.clear()
         place.refreshable.clear()
         await one.ping()
+
+
+async def test_a_companys_identity_provider_may_be_in_a_private_network() -> None:
+    server, issuer, idp = "https://mcp.example.com", "https://login.example.com", "https://idp.corp.internal/token"
+    documents: dict[str, Any] = {
+        f"{server}/.well-known/oauth-protected-resource/mcp": {
+            "resource": f"{server}/mcp", "authorization_servers": [issuer],
+        },
+        f"{issuer}/.well-known/oauth-authorization-server": {"issuer": issuer, "token_endpoint": f"{issuer}/token"},
+        idp: {"access_token": "grant", "issued_token_type": "urn:ietf:params:oauth:token-type:id-jag"},
+        f"{issuer}/token": {"access_token": "the-token", "token_type": "Bearer"},
+    }  # fmt: skip
+
+    class Documents(Fetcher):
+        async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
+            return Document(json.dumps(documents[url]).encode())
+
+    company = EnterpriseLogin(client_id="me", idp_client_id="me", idp_token_endpoint=idp, id_token="id")
+    driver = driver_for(f"{server}/mcp", company, lambda **_: Documents())
+    assert await driver.challenged(401, "Bearer", None, None, 1)
+    assert await driver.headers("POST", f"{server}/mcp") == [(b"authorization", b"Bearer the-token")]
+
+
+class Document:
+    """A reply that holds a document."""
+
+    def __init__(self, body: bytes) -> None:
+        self.status, self.headers, self._body = 200, dict[bytes, bytes](), body
+
+    async def read(self) -> bytes:
+        return self._body
 
 
 @pytest.mark.parametrize(

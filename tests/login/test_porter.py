@@ -199,6 +199,24 @@ async def test_the_request_does_not_choose_its_audience() -> None:
         guarded().asgi(allowed_hosts=["x.example"])
 
 
+@pytest.mark.parametrize("method", ["resources/read", "resources/subscribe"])
+async def test_missing_scopes_for_a_resource(method: str) -> None:
+    app = guarded(LED)
+    app.add_resource(lambda: "kept", uri="file://kept", name="kept", scopes=["write"])
+    app.add_resource(lambda: "hidden", uri="file://hidden", name="hidden", visible=lambda principal: False)
+    endpoint = app.asgi()
+    session = await opened(endpoint, "bob")
+    answer = await visit(endpoint, request(method, uri="file://kept"), bearer("bob") | session).done()
+    assert answer.status == 403
+    said = parse(answer.headers["www-authenticate"])
+    assert (said.error, said.scopes) == ("insufficient_scope", ("write",))
+    assert answer.last["error"]["data"] == {"requiredScopes": ["write"]}
+    hidden = await visit(endpoint, request(method, uri="file://hidden"), bearer("bob") | session).done()
+    assert (hidden.status, hidden.last["error"]["code"]) == (200, -32002)
+    after = await visit(endpoint, request(method, uri="file://kept"), bearer("bob-plus") | session).done()
+    assert (after.status, "result" in after.last) == (200, True)
+
+
 async def test_missing_scopes_in_both_eras() -> None:
     endpoint = guarded(LED).asgi()
     answer = await call(endpoint, "bob", "write")

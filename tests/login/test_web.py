@@ -184,6 +184,36 @@ async def test_what_is_said_of_the_server_is_not_said_of_others() -> None:
     await one.close()
 
 
+async def test_what_the_user_named_may_be_in_this_network(place: Place) -> None:
+    place.says["/idp"] = lambda asked: Said(200, {})
+    named = f"{place.origin}/idp"
+    one = Web(PUBLIC, None, Fetcher, named=named)
+    assert (await one.call(HttpCall(method="POST", url=named))).status == 200
+    for other in (f"{place.origin}/other", f"{named}?x=1", f"{named}/..", "https://idp.internal/idp"):
+        assert "in this network" in (await one.call(HttpCall(url=other))).why
+    await one.close()
+    assert [asked.path for asked in place.asked] == ["/idp"]
+
+
+async def test_a_public_name_the_user_named_may_lead_into_this_network() -> None:
+    screens: dict[str, Any] = {}
+
+    def recording(*, screen: Any, **_: Any) -> Fetcher:
+        class Silent(Fetcher):
+            async def fetch(self, method: str, url: str, headers: Any, body: bytes = b"") -> Any:
+                screens[url] = screen
+                raise TimeoutError
+
+        return Silent()
+
+    named, other = "https://idp.example.com/token", "https://idp.example.com/other"
+    one = Web(PUBLIC, None, recording, named=named)
+    for url in (named, other):
+        await one.call(HttpCall(method="POST", url=url))
+    await one.close()
+    assert screens == {named: None, other: is_public}
+
+
 async def test_why_nothing_came(free_port: int) -> None:
     public = Web(PUBLIC, None, Recorder())
     answer = await public.call(HttpCall(url="https://login.corp.internal/x"))

@@ -10,7 +10,7 @@ from dovetail.auth.flow import Flow, Now, Pause, ShowCode, failure, post_form
 from dovetail.auth.login import Login, Registered, Token
 from dovetail.auth.registration import check_issuer, choose_method, identify
 from dovetail.auth.settings import ClientCredentials, DeviceLogin, EnterpriseLogin, WorkloadIdentity, signer_of
-from dovetail.auth.tokens import prove, read_token, request_token, seconds
+from dovetail.auth.tokens import ask_token, issued, prove, request_token, seconds
 from dovetail.errors import LoginFailed, clip
 from dovetail.protocol.http import LOOPBACK
 
@@ -68,8 +68,9 @@ def by_enterprise(
     method = choose_method(server, settings.client_secret is not None)
     client = _client(server, settings.client_id, settings.client_secret, method)
     fields = {"grant_type": JWT_BEARER, "assertion": grant, "resource": resource} | _scope(scopes)
-    token = yield from request_token(server, client, fields)
-    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+    key = proof_key(settings.dpop, challenge, document, known)
+    token = yield from request_token(server, client, fields, key=key)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
 
 
 def by_workload(
@@ -83,8 +84,9 @@ def by_workload(
     resource = document.resource if document is not None else server_url
     client = _client(server, settings.client_id or "", None, "none")
     fields = {"grant_type": JWT_BEARER, "assertion": assertion, "resource": resource} | _scope(scopes)
-    token = yield from request_token(server, client, fields)
-    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+    key = proof_key(settings.dpop, challenge, document, known)
+    token = yield from request_token(server, client, fields, key=key)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
 
 
 def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, known: Login | None) -> Flow[Login]:
@@ -108,15 +110,22 @@ def by_device(server_url: str, challenge: Challenge, settings: DeviceLogin, know
         complete if isinstance(complete, str) else None,
     )
     fields = {"grant_type": _DEVICE, "device_code": said["device_code"], "resource": resource}
-    token = yield from _poll(ending, client, fields, said, settings.timeout)
-    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [])
+    key = proof_key(settings.dpop, challenge, document, known)
+    token = yield from _poll(ending, client, fields, said, settings.timeout, key)
+    return Login(resource=resource, server=server, client=client, token=token, scopes=scopes or [], key=key)
 
 
 def _poll(
-    endpoint: str, client: Registered, fields: dict[str, str], said: dict[str, Any], patience: float
+    endpoint: str,
+    client: Registered,
+    fields: dict[str, str],
+    said: dict[str, Any],
+    patience: float,
+    key: dict[str, Any] | None,
 ) -> Flow[Token]:
     interval = max(1.0, min(seconds(said.get("interval")) or 5.0, 60.0))
     lifetime = seconds(said.get("expires_in")) or patience
+    nonce: str | None = None
     begun: float = yield Now()
     while True:
         yield Pause(interval)
@@ -124,9 +133,9 @@ def _poll(
         if now - begun > min(patience, lifetime):
             raise LoginFailed("nobody entered the code in time")
         form, headers = prove(client, fields)
-        answer = yield from post_form(endpoint, form, headers)
+        answer, nonce = yield from ask_token(endpoint, form, headers, key, nonce)
         if answer.status == 200:
-            return read_token(answer, now)
+            return issued(answer, now, key)
         error = failure("device login", answer)
         if error.reason == "slow_down":
             interval += 5.0

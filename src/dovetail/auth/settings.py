@@ -99,6 +99,7 @@ class DeviceLogin(Discreet, frozen=True, kw_only=True):
     client_metadata_url: str | None = None
     client_name: str = "dovetail"
     scopes: str | Sequence[str] = ()
+    dpop: bool | None = None
     show: Callable[[str, str], Any] | None = None  # called with the URL and the code; None: logged as a warning
     store: Any = "file"
     timeout: float = 900.0
@@ -145,6 +146,7 @@ class EnterpriseLogin(Discreet, frozen=True, kw_only=True):
     idp_client_secret: str | None = None
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
+    dpop: bool | None = None
     local: bool | None = None
 
     def __post_init__(self) -> None:
@@ -165,6 +167,7 @@ class WorkloadIdentity(Discreet, frozen=True, kw_only=True):
     assertion: str | Callable[[], Any]
     issuer: str | None = None
     scopes: str | Sequence[str] = ()
+    dpop: bool | None = None
     local: bool | None = None
 
     def __post_init__(self) -> None:

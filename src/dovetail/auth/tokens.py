@@ -30,13 +30,30 @@ def request_token(
     if endpoint is None or not secure(endpoint):
         raise LoginFailed("the authorization server names no token endpoint that is safe to use")
     form, headers = yield from _proved(server, client, fields, signer)
-    answer = yield from _send(endpoint, form, headers, key, None)
-    nonce = answer.headers.get("dpop-nonce")
-    if key is not None and nonce and (answer.json() or {}).get("error") == "use_dpop_nonce":
-        answer = yield from _send(endpoint, form, headers, key, nonce)
+    answer, _ = yield from ask_token(endpoint, form, headers, key)
     if answer.status != 200:
         raise failure("token", answer)
     now: float = yield Now()
+    return issued(answer, now, key)
+
+
+def ask_token(
+    endpoint: str,
+    form: Mapping[str, str],
+    headers: dict[str, str],
+    key: dict[str, Any] | None,
+    nonce: str | None = None,
+) -> Flow[tuple[HttpAnswer, str | None]]:
+    """What the endpoint answers, and the nonce its next proof repeats; asked once more where it wants another."""
+    answer = yield from _send(endpoint, form, headers, key, nonce)
+    wanted = answer.headers.get("dpop-nonce")
+    if key is not None and wanted and (answer.json() or {}).get("error") == "use_dpop_nonce":
+        answer = yield from _send(endpoint, form, headers, key, wanted)
+    return answer, answer.headers.get("dpop-nonce") or wanted or nonce
+
+
+def issued(answer: HttpAnswer, now: float, key: dict[str, Any] | None) -> Token:
+    """The token in a response, bound to the key if there is one."""
     token = read_token(answer, now)
     # RFC 9449, section 5: a token that is not bound to the key was not issued as it was asked for.
     if (token.token_type == "DPoP") != (key is not None):

@@ -52,7 +52,8 @@ class Driver:
     ) -> None:
         self._url = url
         self._settings = settings
-        self._make_web = lambda: Web(url, settings.local, make_fetcher, make_own)
+        named = settings.idp_token_endpoint if isinstance(settings, EnterpriseLogin) else None
+        self._make_web = lambda: Web(url, settings.local, make_fetcher, make_own, named)
         self._store: Store = store_for(getattr(settings, "store", "memory"))
         self._kept = True  # whether the store took what it was given
         self._loaded = False

@@ -1,7 +1,7 @@
 """The HTTP calls of a login: small, soon over, never redirected, and within what the server's place allows.
 
 Documents are fetched only from places the server itself could be asked to name: never from this machine or network on
-behalf of a public server, and never in the clear where the server is not.
+behalf of a public server, and never in the clear where the server is not. What the user named is no server's word.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ class Web:
         local: bool | None,
         make_fetcher: Callable[..., Fetcher],
         make_own: Callable[..., Fetcher] | None = None,  # for calls to the server's own origin
+        named: str | None = None,  # the one address the user named, wherever it is
     ) -> None:
         parts = urlsplit(url)
         self._origin = origin(parts)
@@ -50,6 +51,9 @@ class Web:
         screen = None if self._local else is_public
         self._fetcher = make_fetcher(limits=FetchLimits(body=_DOCUMENT), screen=screen)
         self._own = make_own(limits=FetchLimits(body=_DOCUMENT), screen=screen) if make_own else self._fetcher
+        self._named = named
+        free = screen is None or named is None
+        self._trusting = self._fetcher if free else make_fetcher(limits=FetchLimits(body=_DOCUMENT), screen=None)
 
     async def call(self, call: HttpCall) -> HttpAnswer:
         """The answer; status 0 where there is none, or none may be asked for."""
@@ -59,14 +63,17 @@ class Web:
         if not (self._clear or secure(call.url)):
             return HttpAnswer(0, why="it is not https")
         # Addresses are screened when they are connected to; but a proxy would connect to a name by itself.
-        if not self._local and is_local(parts.hostname or ""):
+        if not self._local and call.url != self._named and is_local(parts.hostname or ""):
             return HttpAnswer(0, why=_INSIDE, hint=_LOCAL)
-        return await answered(self._own if origin(parts) == self._origin else self._fetcher, call)
+        if origin(parts) == self._origin:
+            return await answered(self._own, call)
+        return await answered(self._trusting if call.url == self._named else self._fetcher, call)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._fetcher.close()
         await self._own.close()
+        await self._trusting.close()
 
 
 async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:

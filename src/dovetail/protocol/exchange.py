@@ -128,7 +128,7 @@ class Service(Protocol):
         ...
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of changes to a resource."""
+        """Whether this caller may hear of changes to a resource; InsufficientScope if it might with more scopes."""
         ...
 
     def handle(self, exchange: Exchange) -> Coroutine[Any, Any, Result | bytes]:

@@ -537,9 +537,11 @@ class Server(Views):
         return result
 
     def readable(self, uri: str, principal: Principal | None) -> bool:
-        """Whether this caller may hear of a resource, which a session then does."""
+        """Whether this caller may hear of a resource, which a session then does; InsufficientScope as for reading."""
         audible = self.audible(uri, principal)
-        if audible and self.mounts is not None:
+        if not audible:
+            self.challenge("resource", uri, principal)
+        elif self.mounts is not None:
             self.mounts.wanted(uri, principal)
         return audible
 

@@ -21,7 +21,7 @@ from dovetail.errors import (
 )
 from dovetail.protocol import downgrade, legacy, sse
 from dovetail.protocol.exchange import Exchange, Service, check_meta
-from dovetail.protocol.http import Refusal, accepted, retry_header, status_of
+from dovetail.protocol.http import Refusal, accepted, status_of
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.principal import Principal
 from dovetail.transports.reply import STREAM_HEADERS, Reply, send_body, send_json
@@ -366,5 +366,5 @@ def _cancelled(exchange: Exchange) -> bytes | None:
 
 async def _refuse(request: Request, id: Id | None, exc: ProtocolError, revision: str | None = None) -> None:
     body = jsonrpc.refusal(id, exc) if revision is None else legacy.refuse(revision, id, exc)
-    status = status_of(exc) if isinstance(exc, Busy) or revision is None else 200
-    await send_json(request.send, status, body, request.cors + retry_header(exc))
+    status = status_of(exc) if isinstance(exc, Busy | InsufficientScope) or revision is None else 200
+    await send_json(request.send, status, body, [*request.cors, *request.headers_for(exc)])
