@@ -133,6 +133,8 @@ def main() -> int:
         parser.error(f"no such block: {', '.join(sorted(unknown))}")
     everyone = QUICK_WHO if given.quick else tuple(IMPLEMENTATIONS)
     who = tuple(given.who.split(",")) if given.who else everyone
+    if strangers := set(who) - {*IMPLEMENTATIONS}:
+        parser.error(f"nobody is called {', '.join(sorted(strangers))}")
     blocks = given.blocks or [*(QUICK if given.quick else BLOCKS), *STILL]
     plan = (
         Plan(who, given.rounds or 3, given.seconds or 0.08, 0.04)
