@@ -1,6 +1,6 @@
 """The least Python that could answer: an envelope, its parameters, the arguments and a typed result, by msgspec.
 
-No header is checked, no session kept, nothing cancelled, timed or limited: a lower bound for small messages, not a competitor.
+No header is checked, no session kept, nothing cancelled, timed or limited: a bound for small messages, no competitor.
 """
 
 from typing import Any
