@@ -1,7 +1,8 @@
 """Turns: every call of a reply gets exactly one result, under an id of its own."""
 
 from dovetail.host.models.model import Reply
-from dovetail.host.turns import failed, turn_of
+from dovetail.host.turns import turn_of
+from dovetail.server.tool import error_result
 from dovetail.wire.content import TextContent, ToolResultContent, ToolUseContent
 
 
@@ -26,7 +27,7 @@ def test_what_cannot_be_read_is_known_under_the_new_id() -> None:
 def test_an_interrupt_gives_every_call_its_word() -> None:
     turn = turn_of(Reply(content=[TextContent(text="now"), *map(call, "abcd")], model="m"), set())
     a, b, c, d = turn.calls
-    turn.finish(a, failed("no"))
+    turn.finish(a, error_result("no"))
     turn.begun |= {"a", "b"}
     turn.waiting["ticket"] = c
     turn.interrupt()
@@ -36,7 +37,7 @@ def test_an_interrupt_gives_every_call_its_word() -> None:
         "This call was interrupted: it may have run, and what came of it is not known.",
         "This call was not made: the conversation was interrupted before.",
     ]
-    turn.finish(turn.waiting.pop("ticket"), failed("late"))
+    turn.finish(turn.waiting.pop("ticket"), error_result("late"))
     said, told = turn.messages()
     assert said.content == turn.content
     assert [one.tool_use_id for one in told.content if isinstance(one, ToolResultContent)] == [*"abcd"]  # pyright: ignore[reportGeneralTypeIssues]
