@@ -1,12 +1,18 @@
 """Pictures, sounds, files and tables as results."""
 
 import base64
+import datetime
 import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pandas
+import polars
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image as Picture
 
 from dovetail import Annotations, Audio, File, Image, ImageContent, Server
 from dovetail.server.content import compile_output, prompt_messages, resource_contents
@@ -22,26 +28,19 @@ def content(value: Any, annotation: Any = Any) -> list[dict[str, Any]]:
     return plain(compile_output(annotation).shape(value))["content"]
 
 
-def library(module: str, name: str, **members: Any) -> Any:
-    """An object as a library that is not installed here would make it."""
-    return type(name, (), {"__module__": module, **members})()
-
-
 def picture(form: str | None, mode: str = "RGB") -> Any:
-    def save(self: Any, buffer: io.BytesIO, format: str) -> None:
-        assert mode != "CMYK" or format != "PNG", "PNG knows no such colours"
-        buffer.write({"PNG": PNG, "JPEG": b"\xff\xd8\xff"}[format])
-
-    convert = lambda self, mode: picture(None, mode)  # noqa: E731
-    return library("PIL.Image", "Image", format=form, mode=mode, save=save, convert=convert)
+    made = Picture.new(mode, (2, 2))
+    if form is None:
+        return made
+    file = io.BytesIO()
+    made.save(file, form)
+    return Picture.open(file)
 
 
 def figure() -> Any:
-    def savefig(self: Any, buffer: io.BytesIO, *, format: str, bbox_inches: str) -> None:
-        assert (format, bbox_inches) == ("png", "tight")
-        buffer.write(PNG)
-
-    return library("matplotlib.figure", "Figure", savefig=savefig)
+    made = Figure()
+    made.add_subplot().plot([1, 2])
+    return made
 
 
 def encoded(data: bytes) -> str:
@@ -61,12 +60,14 @@ def encoded(data: bytes) -> str:
         (picture(None, "CMYK"), "image/png"),
         (picture("JPEG", "CMYK"), "image/jpeg"),
         (figure(), "image/png"),
-        (library("matplotlib.axes._axes", "Axes", figure=figure()), "image/png"),
+        (figure().axes[0], "image/png"),
     ],
 )
 def test_pictures(value: Any, kind: str) -> None:
     (block,) = content(value)
     assert (block["type"], block["mimeType"]) == ("image", kind)
+    if not isinstance(value, bytes | bytearray | Image):
+        assert Picture.open(io.BytesIO(base64.b64decode(block["data"]))).get_format_mimetype() == kind
 
 
 def test_sounds_and_what_is_said_about_them() -> None:
@@ -135,32 +136,41 @@ def test_media_have_no_schema(annotation: Any) -> None:
     assert compile_output(annotation).schema is None
 
 
-def frames() -> list[Any]:
-    rows = '[{"a":1,"b":null}]'
-    pandas = library(
-        "pandas.core.frame", "DataFrame", iloc=None, to_json=lambda self, orient, date_format: rows
-    )  # fmt: skip
-    polars = library("polars.dataframe.frame", "DataFrame", write_json=lambda self: rows)
-    return [pandas, polars]
+ROWS = {"a": [1, 2], "b": [None, "x"], "d": [datetime.date(2026, 1, 2), None]}
 
 
-@pytest.mark.parametrize("frame", frames(), ids=["pandas", "polars"])
-def test_a_frame_is_its_records(frame: Any) -> None:
+@pytest.mark.parametrize("library", [pandas, polars], ids=["pandas", "polars"])
+def test_a_frame_is_its_records(library: Any) -> None:
+    frame = library.DataFrame(ROWS)
     for annotation in (Any, type(frame)):
         output = compile_output(annotation)
         assert output.schema is None
         result: Any = output.shape(frame)
-        assert result.structured_content == [{"a": 1, "b": None}]
-        assert result.content[0].text == '[{"a":1,"b":null}]'
+        first, second = result.structured_content
+        assert first["d"].startswith("2026-01-02")
+        assert {**first, "d": ""} == {"a": 1, "b": None, "d": ""}
+        assert second == {"a": 2, "b": "x", "d": None}
+        assert json.loads(result.content[0].text) == [first, second]
     nested: Any = compile_output(Any).shape({"table": frame})
-    assert nested.structured_content == {"table": [{"a": 1, "b": None}]}
+    assert nested.structured_content == {"table": [first, second]}
 
 
-def test_arrays_and_series_are_lists() -> None:
-    array = library("numpy", "ndarray", tolist=lambda self: [1, 2])
-    series = library("polars.series.series", "Series", to_list=lambda self: ["a"])
-    result: Any = compile_output(Any).shape({"x": array, "y": series})
-    assert result.structured_content == {"x": [1, 2], "y": ["a"]}
+def test_arrays_and_series_are_lists_and_what_is_missing_is_null() -> None:
+    values = {
+        "array": numpy.arange(4).reshape(2, 2),
+        "number": numpy.float64(1.5),
+        "pandas": pandas.Series([1.5, None]),
+        "index": pandas.Index(["a"]),
+        "polars": polars.Series(["a", None]),
+    }
+    result: Any = compile_output(Any).shape(values)
+    assert result.structured_content == {
+        "array": [[0, 1], [2, 3]],
+        "number": 1.5,
+        "pandas": [1.5, None],
+        "index": ["a"],
+        "polars": ["a", None],
+    }
 
 
 def test_resources_and_prompts_take_them_too(tmp_path: Path) -> None:
@@ -179,5 +189,5 @@ async def test_a_file_that_is_gone_is_the_tools_fault(tmp_path: Path) -> None:
 
 
 def test_a_moment_of_pandas_is_written_as_any_other() -> None:
-    moment = library("pandas._libs.tslibs.timestamps", "Timestamp", isoformat=lambda self: "2026-01-02T03:04:05")
+    moment = pandas.Timestamp("2026-01-02T03:04:05")
     assert json.loads(content({"when": moment})[0]["text"]) == {"when": "2026-01-02T03:04:05"}

@@ -262,9 +262,11 @@ def is_table(kind: Any) -> bool:
 
 def _rows(value: Any) -> Any:
     """A frame as a list of records, anything with a dimension less as a list or a number."""
-    if type(value).__name__ == "DataFrame":
-        written = value.to_json(orient="records", date_format="iso") if hasattr(value, "iloc") else value.write_json()
-        return msgspec.json.decode(written)  # their own writers say null for what is missing
+    # Their own writers say null for what is missing.
+    if hasattr(value, "iloc"):
+        return msgspec.json.decode(value.to_json(orient="records", date_format="iso"))
+    if hasattr(value, "write_json"):
+        return msgspec.json.decode(value.write_json())
     for name in ("tolist", "to_list", "isoformat"):  # the last for a moment, which is a datetime with more to it
         if hasattr(value, name):
             return getattr(value, name)()
