@@ -24,6 +24,19 @@ def environment(home: Path) -> dict[str, str]:
     return own | {"HOME": str(home), "APPDATA": str(home), "COLUMNS": "100"}
 
 
+@pytest.fixture
+def at_home(tmp_path: Path) -> dict[str, str]:
+    """A home for one test, so that nothing is agreed to yet."""
+    (tmp_path / "home").mkdir()
+    return {"HOME": str(tmp_path / "home"), "COLUMNS": "140"}
+
+
+@pytest.fixture
+def alone(environment: dict[str, str], at_home: dict[str, str]) -> dict[str, str]:
+    """All of the environment, for programs that are not run by `run`."""
+    return environment | at_home
+
+
 @pytest.fixture(scope="session")
 def run(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the command line as a program."""

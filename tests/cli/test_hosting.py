@@ -30,19 +30,6 @@ reason = "nothing is deleted here"
 """
 
 
-@pytest.fixture
-def at_home(tmp_path: Path) -> dict[str, str]:
-    """A home for one test, so that nothing is agreed to yet."""
-    (tmp_path / "home").mkdir()
-    return {"HOME": str(tmp_path / "home"), "COLUMNS": "140"}
-
-
-@pytest.fixture
-def alone(environment: dict[str, str], at_home: dict[str, str]) -> dict[str, str]:
-    """All of the environment, for programs that are not run by `run`."""
-    return environment | at_home
-
-
 def config(tmp_path: Path, **servers: Any) -> Path:
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))

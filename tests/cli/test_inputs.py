@@ -18,17 +18,6 @@ KEY = {"id": "key", "type": "promptString", "description": "The key of the sums"
 PLACE = {"id": "place", "type": "pickString", "description": "Where", "options": ["here", "there"], "default": "here"}
 
 
-@pytest.fixture
-def at_home(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "home").mkdir()
-    return {"HOME": str(tmp_path / "home"), "COLUMNS": "140"}
-
-
-@pytest.fixture
-def alone(environment: dict[str, str], at_home: dict[str, str]) -> dict[str, str]:
-    return environment | at_home
-
-
 def written(tmp_path: Path, *inputs: Any, name: str = "mcp.json", **servers: Any) -> Path:
     path = tmp_path / name
     path.write_text(json.dumps({"inputs": inputs, "servers": servers}))

@@ -25,7 +25,7 @@ RULES = [
     rule("hide", server="github", tool=["fork_*", "star_*"]),
     rule("allow", server="model", kind="sampling.*"),
     rule("deny", server="shell", when=arg("/paths").under("/etc")),
-    rule("allow", server="shell", when=arg("/paths").under("/tmp", "/etc")),
+    rule("allow", server="shell", when=arg("/paths").under("/srv/scratch", "/etc")),
 ]
 POLICY = Policy(rules=RULES)
 READING = ToolAnnotations(read_only_hint=True)
@@ -60,10 +60,10 @@ def verdict(policy: Policy, server: str, tool: str = "x", arguments: Any = None,
         ("model", "", None, {"kind": "sampling.request"}, "allow"),
         ("model", "x", {}, {}, "ask"),
         ("browser", "", None, {"kind": "sampling.request"}, "ask"),  # an allow without a kind does not reach so far
-        ("shell", "rm", {"paths": ["/tmp/x"]}, {}, "allow"),
-        ("shell", "rm", {"paths": ["/tmp/x", "/etc/passwd"]}, {}, "deny"),
-        ("shell", "rm", {"paths": ["/tmp/x", 7]}, {}, "deny"),
-        ("shell", "rm", {"paths": ["/tmp/x", "/home"]}, {}, "ask"),
+        ("shell", "rm", {"paths": ["/srv/scratch/x"]}, {}, "allow"),
+        ("shell", "rm", {"paths": ["/srv/scratch/x", "/etc/passwd"]}, {}, "deny"),
+        ("shell", "rm", {"paths": ["/srv/scratch/x", 7]}, {}, "deny"),
+        ("shell", "rm", {"paths": ["/srv/scratch/x", "/home"]}, {}, "ask"),
     ],
 )
 def test_decisions(server: str, tool: str, arguments: Any, more: dict[str, Any], expected: str) -> None:
