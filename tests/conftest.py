@@ -2,11 +2,15 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+import official_schemas
 
 # A busy machine is not a wrong answer: how long an example takes is judged by the tests that measure.
 # Under CI the examples are the same each time, so that its verdict is about the change; other runs look further.
@@ -14,13 +18,34 @@ settings.register_profile("dovetail", deadline=None, derandomize=os.environ.get(
 settings.load_profile("dovetail")
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared"
 
-# A clone stands alone, so what lies beside the checkout may be missing even in CI; a platform cannot be installed.
-TOLERATED_IN_CI = ("beside the checkout", "platform: ")
+TOLERATED_IN_CI = ("platform: ",)  # a platform cannot be installed
+
+_not_collected: Counter[str] = Counter()
 
 
-def pytest_collection_finish() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "official_schema(*revisions): needs the official schemas of these revisions")
+    config.addinivalue_line("markers", "official_examples: needs the official examples")
+    official_schemas.check_spec_dir()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the counts of a pytest-xdist worker. Every worker collects the same tests."""
+    for reason, count in getattr(node, "workeroutput", {}).get("not_collected", {}).items():
+        _not_collected[reason] = count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason, count in _not_collected.items():
+        tests = "1 test that needs" if count == 1 else f"{count} tests that need"
+        terminalreporter.write_line(f"not collected: {tests} {reason}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_collected"] = dict(_not_collected)
     gc.freeze()  # thousands of tests are no garbage, and need not be looked through at each collection
 
 
@@ -36,14 +61,6 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of official schemas and examples beside the checkout."""
-    if not SHARED.is_dir():
-        pytest.skip("the shared folder is not beside the checkout")
-    return SHARED
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
@@ -54,6 +71,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
+    _not_collected.update(official_schemas.remove_uncollectable(report.result or []))
     _refuse_skip(report)
     return report
 

@@ -1,18 +1,17 @@
 """Judges every message a server sends: by the official schema of its revision, and by the types of the official SDK.
 
-The schemas are read from `shared/spec` beside the checkout; without it `Oracle.missing` says so and only the rules that
-need no schema are applied. The draft dialect has no schema and is exempt.
+Without the schema of a revision, only the rules that need no schema apply (see `official_schemas`). The draft dialect
+has no schema and is exempt.
 """
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 from mcp_types import methods as sdk
 
-SPEC = Path(__file__).parents[2] / "shared" / "spec"
+from official_schemas import has_schema, load_schema
+
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 PUBLISHED = (*HANDSHAKE, MODERN)
@@ -34,15 +33,10 @@ MODERN_ERRORS = {
 ID_ALWAYS = ("2024-11-05", "2025-03-26", "2025-06-18")
 
 
-def available() -> bool:
-    """Whether the official schemas are at hand."""
-    return SPEC.is_dir()
-
-
 @functools.cache
 def schema(revision: str) -> dict[str, Any]:
     """A revision's schema, as published; NumberSchema's limits are numbers, whatever the file says."""
-    loaded = json.loads((SPEC / revision / "schema.json").read_text())
+    loaded = load_schema(revision)
     number = definitions(loaded).get("NumberSchema", {}).get("properties", {})
     for name in ("minimum", "maximum", "default"):
         if number.get(name, {}).get("type") == "integer":
@@ -83,7 +77,7 @@ def judge_result(revision: str, method: str, message: dict[str, Any]) -> None:
     if revision not in PUBLISHED or method == "shutdown":  # shutdown is the house's own
         return
     result = message["result"]
-    if available():
+    if has_schema(revision):
         envelope = "JSONRPCResultResponse" if revision in SECOND_OPINION else "JSONRPCResponse"
         _check(revision, envelope, message)
         _check(revision, result_name(revision, method, result), result)
@@ -101,7 +95,7 @@ def judge_error(revision: str, message: dict[str, Any]) -> None:
     assert type(code) is int, f"the code {code!r} is no integer"
     if revision == MODERN:
         assert code in MODERN_CODES or not -32768 <= code <= -32000, f"{code} is not a code of {revision}"
-    if not available():
+    if not has_schema(revision):
         return
     if revision in ID_ALWAYS:
         _check(revision, "JSONRPCError", {"id": 0} | message)
@@ -117,7 +111,7 @@ def judge_notice(revision: str, message: dict[str, Any]) -> None:
     if revision not in PUBLISHED:
         return
     method = message["method"]
-    if available():
+    if has_schema(revision):
         name = by_method(revision, "ServerNotification").get(method)
         assert name is not None, f"a server of {revision} does not send {method}"
         _check(revision, "JSONRPCNotification", message)
@@ -132,7 +126,7 @@ def judge_question(revision: str, message: dict[str, Any]) -> None:
         return
     assert revision != MODERN, f"a server of {revision} sends no requests: {message}"
     method = message["method"]
-    if available():
+    if has_schema(revision):
         name = by_method(revision, "ServerRequest").get(method)
         assert name is not None, f"a server of {revision} does not ask {method}"
         _check(revision, "JSONRPCRequest", message)

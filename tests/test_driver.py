@@ -8,21 +8,16 @@ import oracle
 from dovetail import Server
 from dovetail.errors import PeerError
 from driver import HANDSHAKE, MODERN, Peer, connect, header_value
+from official_schemas import each_schema, needs_schema
 
 OLD = "2025-11-25"
-
-
-@pytest.fixture(autouse=True)
-def _schemas() -> None:
-    if not oracle.available():
-        pytest.skip("the official schemas are not beside the checkout")
 
 
 def result(value: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "result": value}
 
 
-@pytest.mark.parametrize("revision", [*HANDSHAKE, MODERN])
+@each_schema([*HANDSHAKE, MODERN])
 def test_good_messages_are_let_through(revision: str) -> None:
     stamp = {"resultType": "complete"} if revision == MODERN else {}
     cached = {"ttlMs": 0, "cacheScope": "private"} if revision == MODERN else {}
@@ -33,7 +28,7 @@ def test_good_messages_are_let_through(revision: str) -> None:
     oracle.judge_notice(revision, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}})
 
 
-@pytest.mark.parametrize("revision", [*HANDSHAKE, MODERN])
+@each_schema([*HANDSHAKE, MODERN])
 def test_bad_messages_are_not(revision: str) -> None:
     stamp = {"resultType": "complete"} if revision == MODERN else {}
     for method, value in (
@@ -66,6 +61,7 @@ def test_the_stateless_era_must_say_what_a_result_is() -> None:
         oracle.judge_result(MODERN, "tools/call", result({"content": []}))
 
 
+@needs_schema(OLD)
 async def test_a_violation_nobody_looked_at_fails_the_test() -> None:
     async def careless() -> None:
         async with connect(Server("x"), "memory", OLD) as peer:

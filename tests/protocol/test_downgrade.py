@@ -37,13 +37,13 @@ from dovetail.wire.revisions import HANDSHAKE, REVISIONS
 from dovetail.wire.sampling import CreateMessageParams
 from dovetail.wire.shape import Result, Wire, replace
 from dovetail.wire.tools import CallToolResult, ListToolsResult, Tool, ToolAnnotations
-from wire.test_official_schemas import SPEC, validator, value_of
+from official_schemas import each_schema
+from wire.test_official_schemas import validator, value_of
 
 R24, R25_03, R25_06, R25_11 = HANDSHAKE
 R26, DRAFT = "2026-07-28", "draft"
 
-needs_schemas = pytest.mark.skipif(not SPEC.is_dir(), reason="official schemas are not beside the checkout")
-each_revision = pytest.mark.parametrize("revision", HANDSHAKE)
+each_revision = each_schema(HANDSHAKE)
 drawn = settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
 
 RESULTS: dict[str, type[Result]] = {
@@ -65,7 +65,6 @@ def spoken(value: Any) -> Any:
 # Everything we can build is valid in every older revision
 
 
-@needs_schemas
 @each_revision
 @pytest.mark.parametrize("method", RESULTS)
 @drawn
@@ -92,10 +91,9 @@ schemas = st.sampled_from(
 )
 
 
-@needs_schemas
 @each_revision
 @drawn
-@given(tool=value_of(Tool, R26) if SPEC.is_dir() else st.nothing(), schema=schemas)
+@given(tool=value_of(Tool, R26), schema=schemas)
 def test_any_output_schema_is_valid_in_every_older_revision(revision: str, tool: Tool, schema: dict[str, Any]) -> None:
     listing = ListToolsResult(tools=[replace(tool, output_schema=schema)], ttl_ms=5, cache_scope="public")
     said = spoken(result(revision, "tools/list", listing))
@@ -108,7 +106,6 @@ def test_any_output_schema_is_valid_in_every_older_revision(revision: str, tool:
         assert (published == schema) == (schema.get("type") == "object") == (not is_wrapped(schema))
 
 
-@needs_schemas
 @each_revision
 @drawn
 @given(data=st.data())
@@ -121,7 +118,6 @@ def test_any_introduction_is_valid_in_every_older_revision(revision: str, data: 
     validator(revision, "InitializeResult").validate(spoken(said))
 
 
-@needs_schemas
 @each_revision
 @drawn
 @given(data=st.data())
@@ -137,7 +133,6 @@ def test_any_notice_is_valid_in_every_older_revision(revision: str, data: st.Dat
         assert revision != R24 or method != "notifications/progress" or "message" not in said["params"]
 
 
-@needs_schemas
 @each_revision
 @drawn
 @given(data=st.data())
@@ -179,8 +174,7 @@ ASKED = {"mode": "form", "message": "How big?", "requestedSchema": FORM}
 VISIT = {"mode": "url", "message": "Log in", "url": "https://example.com/login"}
 
 
-@needs_schemas
-@pytest.mark.parametrize("revision", [R25_06, R25_11])
+@each_schema([R25_06, R25_11])
 def test_a_form_is_valid_where_forms_can_be_asked(revision: str) -> None:
     method, params = question(revision, "elicitation/create", ASKED)
     validator(revision, "ElicitRequest").validate({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

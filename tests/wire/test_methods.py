@@ -2,7 +2,6 @@
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from dovetail.wire.methods import BATCHES, METHODS, REQUESTS, Method
 from dovetail.wire.revisions import DRAFT, HANDSHAKE, NEWEST, PUBLISHED, REVISIONS
 from dovetail.wire.shape import Cacheable
-
-SPEC = Path(__file__).parents[2].parent / "shared" / "spec"
+from official_schemas import each_schema, load_schema, needs_schema
 
 # Answered in every handshake revision because the project was asked for it; no published revision names it.
 OURS = {"shutdown"}
@@ -24,14 +22,13 @@ SIDES = {
     "ServerNotification": ("server", False),
 }
 
-needs_schemas = pytest.mark.skipif(not SPEC.is_dir(), reason="official schemas are not beside the checkout")
-each_revision = pytest.mark.parametrize("revision", PUBLISHED)
+each_revision = each_schema(PUBLISHED)
 
 
 @functools.cache
 def official(revision: str) -> dict[str, tuple[set[str], bool]]:
     """What a revision's schema says: each method, who sends it, and whether it is a request."""
-    schema = json.loads((SPEC / revision / "schema.json").read_bytes())
+    schema = load_schema(revision)
     named: dict[str, Any] = schema.get("$defs") or schema["definitions"]
     found: dict[str, tuple[set[str], bool]] = {}
     for union, (side, request) in SIDES.items():
@@ -46,7 +43,6 @@ def senders(row: Method) -> set[str]:
     return {"client", "server"} if row.sender == "both" else {row.sender}
 
 
-@needs_schemas
 @each_revision
 def test_every_published_method_is_in_the_table_and_no_other(revision: str) -> None:
     ours = {name for name, row in METHODS.items() if row.exists(revision)} - OURS
@@ -60,7 +56,6 @@ def test_every_published_method_is_in_the_table_and_no_other(revision: str) -> N
     assert ours - asked == theirs - asked
 
 
-@needs_schemas
 @each_revision
 def test_the_sides_and_kinds_are_those_of_the_schema(revision: str) -> None:
     for name, (sides, request) in official(revision).items():
@@ -70,9 +65,9 @@ def test_the_sides_and_kinds_are_those_of_the_schema(revision: str) -> None:
             assert sides <= senders(row), name
 
 
-@needs_schemas
+@needs_schema(NEWEST)
 def test_methods_answered_with_a_lifetime_or_a_question_are_those_of_the_newest_schema() -> None:
-    schema = json.loads((SPEC / NEWEST / "schema.json").read_bytes())["$defs"]
+    schema = load_schema(NEWEST)["$defs"]
     for name, row in METHODS.items():
         if row.result is None or row.sender == "server" or not row.exists(NEWEST):
             continue

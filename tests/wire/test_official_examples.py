@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,10 +24,9 @@ from dovetail.wire import (
     subscriptions,
     tools,
 )
+from official_schemas import EXAMPLES, needs_examples
 
-EXAMPLES = Path(__file__).parents[2].parent / "shared" / "spec" / "2026-07-28" / "examples"
-
-pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="official examples are not beside the checkout")
+pytestmark = needs_examples
 
 PARTS: dict[str, Any] = {
     "AudioContent": content.AudioContent,
@@ -141,13 +139,11 @@ ERRORS = {
 SPOKEN_DEFAULTS = [("isError", False), ("mode", "form"), ("mode", "auto")]
 
 
-def samples(*folders: str) -> list[Any]:
-    paths = [path for folder in folders for path in sorted((EXAMPLES / folder).glob("*.json"))]
-    return [pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in paths]
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_bytes())
+def examples(folder: str) -> list[Any]:
+    assert EXAMPLES is not None
+    paths = sorted((EXAMPLES / folder).glob("*.json"))
+    assert paths, f"no examples of {folder}"
+    return [json.loads(path.read_bytes()) for path in paths]
 
 
 def again(value: Any, kind: Any) -> Any:
@@ -173,52 +169,54 @@ def assert_same(before: Any, after: Any) -> None:
 def test_no_example_folder_is_overlooked() -> None:
     known = [*PARTS, *ENVELOPED_PARAMS, *ENVELOPED_RESULTS, *FORM_FIELDS, *ANSWERS, *ERRORS]
     assert len(known) == len(set(known))
+    assert EXAMPLES is not None
     assert {folder.name for folder in EXAMPLES.iterdir()} == set(known)
 
 
-@pytest.mark.parametrize("path", samples(*PARTS))
-def test_a_part_comes_back_equal(path: Path) -> None:
-    value = read(path)
-    assert_same(value, again(value, PARTS[path.parent.name]))
+@pytest.mark.parametrize("folder", PARTS)
+def test_a_part_comes_back_equal(folder: str) -> None:
+    for value in examples(folder):
+        assert_same(value, again(value, PARTS[folder]))
 
 
-@pytest.mark.parametrize("path", samples(*ENVELOPED_PARAMS))
-def test_params_in_an_envelope_come_back_equal(path: Path) -> None:
-    params = read(path).get("params", {})
-    assert_same(params, again(params, ENVELOPED_PARAMS[path.parent.name]))
+@pytest.mark.parametrize("folder", ENVELOPED_PARAMS)
+def test_params_in_an_envelope_come_back_equal(folder: str) -> None:
+    for message in examples(folder):
+        params = message.get("params", {})
+        assert_same(params, again(params, ENVELOPED_PARAMS[folder]))
 
 
-@pytest.mark.parametrize("path", samples(*ENVELOPED_RESULTS))
-def test_a_result_in_an_envelope_comes_back_equal(path: Path) -> None:
-    result = read(path)["result"]
-    assert_same(result, again(result, ENVELOPED_RESULTS[path.parent.name]))
+@pytest.mark.parametrize("folder", ENVELOPED_RESULTS)
+def test_a_result_in_an_envelope_comes_back_equal(folder: str) -> None:
+    for message in examples(folder):
+        assert_same(message["result"], again(message["result"], ENVELOPED_RESULTS[folder]))
 
 
-@pytest.mark.parametrize("path", samples(*sorted(FORM_FIELDS)))
-def test_a_form_field_passes_untouched(path: Path) -> None:
-    form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"field": read(path)}}}
-    assert again(form, elicitation.ElicitParams) == form
+@pytest.mark.parametrize("folder", sorted(FORM_FIELDS))
+def test_a_form_field_passes_untouched(folder: str) -> None:
+    for field in examples(folder):
+        form = {"message": "?", "requestedSchema": {"type": "object", "properties": {"field": field}}}
+        assert again(form, elicitation.ElicitParams) == form
 
 
-@pytest.mark.parametrize("path", samples("InputRequests"))
-def test_questions_decode_by_their_method(path: Path) -> None:
+def test_questions_decode_by_their_method() -> None:
     by_method: dict[str, Any] = {
         "elicitation/create": elicitation.ElicitParams,
         "sampling/createMessage": sampling.CreateMessageParams,
         "roots/list": shape.Params,
     }
-    for question in read(path).values():
-        assert_same(question["params"], again(question["params"], by_method[question["method"]]))
+    for questions in examples("InputRequests"):
+        for question in questions.values():
+            assert_same(question["params"], again(question["params"], by_method[question["method"]]))
 
 
-@pytest.mark.parametrize("path", samples("InputResponses"))
-def test_answers_decode_by_their_question(path: Path) -> None:
-    answers = read(path)
-    retry = {"name": "tool", "inputResponses": answers}
-    assert again(retry, tools.CallToolParams) == retry
-    for answer in answers.values():
-        kind = elicitation.ElicitResult if "action" in answer else sampling.CreateMessageResult
-        assert_same(answer, again(answer, kind))
+def test_answers_decode_by_their_question() -> None:
+    for answers in examples("InputResponses"):
+        retry = {"name": "tool", "inputResponses": answers}
+        assert again(retry, tools.CallToolParams) == retry
+        for answer in answers.values():
+            kind = elicitation.ElicitResult if "action" in answer else sampling.CreateMessageResult
+            assert_same(answer, again(answer, kind))
 
 
 def metas(value: Any) -> Iterator[dict[str, Any]]:
@@ -240,8 +238,9 @@ def test_the_callers_particulars_in_meta_come_back_equal() -> None:
         meta.LOG_LEVEL: logs.LoggingLevel,
     }
     seen: set[str] = set()
+    assert EXAMPLES is not None
     for path in EXAMPLES.glob("*/*.json"):
-        for found in metas(read(path)):
+        for found in metas(json.loads(path.read_bytes())):
             seen |= set(found)
             for key in found.keys() & kinds.keys():
                 assert_same(found[key], again(found[key], kinds[key]))

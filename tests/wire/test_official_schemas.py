@@ -6,7 +6,6 @@ import json
 import types
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -56,10 +55,7 @@ from dovetail.wire.subscriptions import (
     UnsubscribeParams,
 )
 from dovetail.wire.tools import CallToolParams, CallToolResult, ListToolsResult, Tool, ToolAnnotations
-
-SPEC = Path(__file__).parents[2].parent / "shared" / "spec"
-
-pytestmark = pytest.mark.skipif(not SPEC.is_dir(), reason="official schemas are not beside the checkout")
+from official_schemas import each_schema, load_schema, needs_schema
 
 R24, R25_03, R25_06, R25_11, R26 = REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
@@ -156,7 +152,7 @@ SHARED_MEMBERS = {"_meta", "resultType", "ttlMs", "cacheScope"}
 
 @functools.cache
 def schema(revision: str) -> dict[str, Any]:
-    return json.loads((SPEC / revision / "schema.json").read_bytes())
+    return load_schema(revision)
 
 
 def definitions(revision: str) -> str:
@@ -205,20 +201,33 @@ BY_STRUCT = {
     for struct, _, _ in DESCRIBED
 }
 
-each_struct = pytest.mark.parametrize("struct", BY_STRUCT, ids=lambda struct: struct.__name__)
+each_struct = pytest.mark.parametrize(
+    "struct",
+    [
+        pytest.param(struct, id=struct.__name__, marks=needs_schema(*(revision for _, revision in places)))
+        for struct, places in BY_STRUCT.items()
+    ],
+)
+each_case = pytest.mark.parametrize(
+    ("struct", "place", "revision"),
+    [
+        pytest.param(struct, place, revision, id=f"{place}-{struct.__name__}-{revision}", marks=needs_schema(revision))
+        for struct, place, window in DESCRIBED
+        for revision in window
+    ],
+)
 
 
-@pytest.mark.parametrize(("struct", "place", "window"), DESCRIBED, ids=lambda value: getattr(value, "__name__", None))
-def test_the_window_is_the_schemas(struct: type[shape.Wire], place: str, window: tuple[str, ...]) -> None:
-    present = {revision for revision in REVISIONS if at(revision, place) is not None}
-    assert present == set(window)
+@each_schema(REVISIONS)
+def test_the_window_is_the_schemas(revision: str) -> None:
+    described = {place for _, place, window in DESCRIBED if revision in window}
+    assert described == {place for _, place, _ in DESCRIBED if at(revision, place) is not None}
 
 
-@each_struct
-def test_no_official_member_is_missing(struct: type[shape.Wire]) -> None:
-    for place, revision in BY_STRUCT[struct]:
-        for node in objects(revision, place):
-            assert set(node.get("properties", {})) - NOT_SERVED <= members(struct), revision
+@each_case
+def test_no_official_member_is_missing(struct: type[shape.Wire], place: str, revision: str) -> None:
+    for node in objects(revision, place):
+        assert set(node.get("properties", {})) - NOT_SERVED <= members(struct)
 
 
 @each_struct
@@ -467,14 +476,7 @@ def validator(revision: str, place: str) -> Any:
     return jsonschema_rs.validator_for(document, validate_formats=True)
 
 
-CASES = [(struct, place, revision) for struct, place, window in DESCRIBED for revision in window]
-
-
-@pytest.mark.parametrize(
-    ("struct", "place", "revision"),
-    CASES,
-    ids=[f"{place.split('/')[0]}-{struct.__name__}-{revision}" for struct, place, revision in CASES],
-)
+@each_case
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_what_we_can_build_is_valid_and_comes_back(
