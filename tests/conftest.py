@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -46,7 +47,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_collected"] = dict(_not_collected)
+    # Not earlier: this hook runs only in the processes that run tests, and workers of pytest-xdist must still inherit
+    # that hangups are ignored.
+    _restore_signals()
     gc.freeze()  # thousands of tests are no garbage, and need not be looked through at each collection
+
+
+def _restore_signals() -> None:
+    """Give the programs that tests start default signal handling, even if this process inherited ignored signals.
+
+    A background job starts with SIGINT ignored, and `nohup` ignores SIGHUP. Programs inherit both. They do not inherit
+    a handler: it becomes the default. So a handler that does nothing keeps this process running after a hangup.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGHUP", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -91,10 +91,13 @@ def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> Non
     with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
         words, pipe = [*OURS, "listen", here, TEXT, "--json"], subprocess.PIPE
         with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
-            assert process.stderr is not None
-            assert "listening" in process.stderr.readline()
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 130
+            try:
+                assert process.stderr is not None
+                assert "listening" in process.stderr.readline()
+                process.send_signal(signal.SIGINT)
+                assert process.wait(PATIENCE) == 130
+            finally:
+                process.kill()
     (turn,) = [
         one for one in turns(read_lines(tapped.read_bytes().splitlines())) if one.method == "resources/subscribe"
     ]
