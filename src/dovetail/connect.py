@@ -165,7 +165,7 @@ def _only_for(what: str, options: dict[str, Any]) -> None:
 def _in_memory(server: Any) -> Way:
     from dovetail.transports.memory import Memory
 
-    return Way(str(getattr(server, "name", "server")), None, lambda: Memory(server.link, server.start))
+    return Way(str(getattr(server, "name", "server")), None, lambda: Memory(server.link, server.start, server.stop))
 
 
 def _http(url: str, limits: ClientLimits, timeouts: Timeouts, options: dict[str, Any]) -> Way:

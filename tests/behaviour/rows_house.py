@@ -138,6 +138,14 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "lifespan.loops",
+        "house",
+        "Each event loop has its own lifespan: the first user there opens it, the last client closes it, and one that "
+        "was closed is opened again.",
+        revisions=("2025-11-25", MODERN),
+        transports=("memory",),
+    ),
+    Requirement(
         "lifespan.failure",
         "house",
         "A lifespan that fails at its start makes every request an error and is logged; one that fails at its end is "

@@ -11,7 +11,7 @@ import pytest
 
 from behaviour.manifest import requirement
 from behaviour.reading import call, text
-from dovetail import Context, Server
+from dovetail import Client, Context, Server
 from driver import MODERN, Peer, another, connect
 
 
@@ -102,6 +102,20 @@ async def test_the_first_request_enters_the_lifespan(revision: str) -> None:
     assert steps[-1] == "leave"
     await app.stop()
     assert steps.count("leave") == 1
+
+
+@requirement("lifespan.loops")
+def test_a_client_in_each_event_loop(revision: str) -> None:
+    steps: list[str] = []
+    app = server(steps)
+
+    async def use() -> None:
+        async with Client(app, revision=revision) as first, Client(app, revision=revision) as second:
+            assert [await client.call("look") for client in (first, second)] == [42, 42]
+
+    for _ in range(2):
+        asyncio.run(use())
+    assert steps == ["enter", "call", "call", "leave"] * 2
 
 
 @requirement("lifespan.failure")

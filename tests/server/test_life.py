@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server
-from dovetail.errors import InternalError
 
 
 async def seen(app: Server) -> Any:
@@ -76,7 +75,7 @@ async def test_one_that_failed_is_tried_again() -> None:
         yield "up"
 
     app = Server("x", lifespan=lifespan)
-    with pytest.raises(InternalError):
+    with pytest.raises(OSError, match="not up yet"):
         await app.start()
     assert await seen(app) == "up"
     assert len(tries) == 2

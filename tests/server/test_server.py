@@ -455,7 +455,7 @@ async def test_a_server_goes_on_after_anything() -> None:
     for _ in range(3):
         failed(await client.call("leave"))
         assert text(await client.call("add", {"a": 1})) == "2"
-    assert not app._running
+    assert not app._here().running
 
 
 def test_a_call_whose_loop_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
@@ -468,7 +468,7 @@ def test_a_call_whose_loop_is_gone_ends_without_a_word(caplog: pytest.LogCapture
     task.get_coro().close()
     assert pause.ended is None
     assert not caplog.records
-    assert not app._running
+    assert not any(state.running for state in app._states.values())
 
 
 async def test_an_author_who_raises_what_ends_generators_is_contained() -> None:
@@ -512,7 +512,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert pause.ended == "cancelled"
-    assert not app._running
+    assert not app._here().running
 
 
 @pytest.mark.usefixtures("brisk")
@@ -598,7 +598,7 @@ async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatc
     app = calculator()
     await Client(app).call("add", {"a": 1})
     async with asyncio.timeout(PATIENCE):
-        while len(app._sweeping):  # noqa: ASYNC110 - a timer sets no event
+        while app._here().is_sweeping:  # noqa: ASYNC110 - a timer sets no event
             await asyncio.sleep(0)
     assert text(await Client(app).call("add", {"a": 1})) == "2"
 
@@ -634,7 +634,7 @@ async def test_a_caller_has_a_share_of_the_calls() -> None:
         await asyncio.sleep(0)
         pause.go.set()
     assert text(await alice.call("pause")) == "done"
-    assert not app._calls
+    assert not app._here().calls
 
 
 async def test_large_messages_at_work_have_a_limit_together() -> None:
@@ -826,7 +826,7 @@ async def test_a_listener_hears_what_it_asked_for_until_the_server_stops() -> No
     }
     assert [one["params"] for one in client.said[1:]] == [{"_meta": meta}, {"_meta": meta, "uri": "a:b"}]
     assert result["_meta"][SUBSCRIPTION] == "s"
-    assert not app._mailboxes
+    assert not app._here().mailboxes
     assert len(app.changes) == 0
 
 
@@ -844,7 +844,7 @@ async def test_only_what_is_offered_is_acknowledged() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not app._mailboxes
+    assert not app._here().mailboxes
     assert len(app.changes) == 0
 
 
@@ -873,7 +873,7 @@ async def test_listeners_are_no_calls_but_have_a_limit_of_their_own() -> None:
     other = await listening(Client(app, origin="bob"), toolsListChanged=True)
     await app.stop()
     await asyncio.gather(task, other)
-    assert not app._listens
+    assert not app._here().listens
 
 
 # Life

@@ -180,7 +180,10 @@ async def test_what_is_cut_in_memory_can_be_cancelled_while_it_ends() -> None:
         def __init__(self) -> None:
             self.closing = asyncio.Event()
 
-        async def start(self) -> None:
+        async def start(self, user: object = None) -> None:
+            return
+
+        async def stop(self, user: object = None) -> None:
             return
 
         def link(self, _: Any) -> Any:

@@ -1,11 +1,13 @@
 """A client and a server joined in memory: everything is encoded, nothing is shared."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from dovetail import Client, Disconnected, Server
+from dovetail import CannotStart, Client, Disconnected, Server
 from dovetail.protocol.channel import Request
 from dovetail.transports.memory import Memory
 
@@ -101,24 +103,36 @@ async def test_leaving_cancels_tells_and_closes_once() -> None:
 
 
 async def test_a_server_is_started_with_its_first_client() -> None:
-    started: list[str] = []
-    app = Server("life", version="1")
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        steps.append("open")
+        yield
+        steps.append("close")
+
+    app = Server("life", version="1", lifespan=lifespan)
 
     @app.tool
     async def one() -> int:
         return 1
 
-    start = app.start
-
-    async def noted() -> None:
-        started.append("started")
-        await start()
-
-    app.start = noted  # pyright: ignore[reportAttributeAccessIssue]
     async with Client(app) as client:
+        assert steps == ["open"]
         assert await client.call("one") == 1
-    assert started == ["started"]
-    await app.stop()
+    assert steps == ["open", "close"]
+
+
+async def test_a_server_that_cannot_start_says_why() -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        raise ConnectionError("database is down")
+        yield
+
+    with pytest.raises(CannotStart, match="ConnectionError: database is down") as caught:
+        async with Client(Server("life", lifespan=lifespan)):
+            pass
+    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 async def test_whoever_asks_without_end_leaves_time_to_others_and_can_be_cancelled() -> None:

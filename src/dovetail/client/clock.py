@@ -109,7 +109,7 @@ class Clocks:
     """The clocks of the requests under way, by their ids; or of those who wait for something else, by any key."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._running: dict[Any, Clock] = {}
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
@@ -162,10 +162,10 @@ class Clocks:
     def _look_at(self, time: float) -> None:
         self.close()
         self._looks = time
-        self._timer = self._loop.call_at(time, self._look)
+        self._timer = self.loop.call_at(time, self._look)
 
     def _look(self) -> None:
-        now, first = self._loop.time(), inf
+        now, first = self.loop.time(), inf
         for clock in self._running.values():
             if clock.due <= now:
                 clock.run_out()

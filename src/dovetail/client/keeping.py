@@ -77,7 +77,7 @@ class Keeper:
     @property
     def clocks(self) -> Clocks:
         """The clocks of those who wait for a conversation to be opened, and of the opening itself."""
-        if self._clocks is None:
+        if self._clocks is None or self._clocks.loop is not asyncio.get_running_loop():
             self._clocks = Clocks()
         return self._clocks
 

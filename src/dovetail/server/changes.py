@@ -43,6 +43,10 @@ class Changes:
 
         return stop
 
+    def has_listener(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether any listener lives on this event loop."""
+        return loop in self._listeners.values()
+
     def wanted(self, method: str, uri: str | None) -> bool:
         """Whether anybody listens to this."""
         return any(listener.wants(method, uri) for listener in tuple(self._listeners))

@@ -1,22 +1,33 @@
 """Life: a server's lifespan, entered and left in one task of its own, as context managers expect."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
+import os
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Final, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from dovetail.errors import InternalError
+from dovetail.errors import Busy, InternalError
 from dovetail.server.faults import trace
+
+if TYPE_CHECKING:
+    from dovetail.protocol.exchange import Exchange
+    from dovetail.server.changes import Mailbox
 
 log = logging.getLogger("dovetail")
 
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
 
 
+_MASKED: Final = "The server could not start; its log says why"
+_YIELDS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
 _PLAIN: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
+_ASYNC: Final = cast("Any", asynccontextmanager)(lambda: iter(())).__code__
 
 
 def _is_plain(given: Any) -> bool:
@@ -40,6 +51,8 @@ def lifespan_of(server: Any, given: Any) -> Lifespan | None:
             f"lifespan= takes a function that makes an asynchronous context manager, not {given!r}: decorate it with "
             "contextlib.asynccontextmanager, and do not call it"
         )
+    if getattr(given, "__code__", None) is _ASYNC and inspect.iscoroutinefunction(given.__wrapped__):
+        raise TypeError(f"the lifespan {_name(given)} must yield exactly once, but it has no yield")
     try:
         signature = inspect.signature(given)
     except ValueError:  # of something built in
@@ -56,8 +69,13 @@ def lifespan_of(server: Any, given: Any) -> Lifespan | None:
 class Life:
     """One run of a lifespan, from its start to its end."""
 
-    def __init__(self, lifespan: Lifespan) -> None:
+    def __init__(self, lifespan: Lifespan, name: str) -> None:
         self.value: Any = None
+        self.is_open = False
+        self.failure: BaseException | None = None  # raised before it was open
+        self._trace: TracebackType | None = None  # of the failure, the author's part
+        self._is_logged = False
+        self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._leave = asyncio.Event()
@@ -65,23 +83,127 @@ class Life:
 
     async def _live(self, lifespan: Lifespan) -> None:
         try:
-            async with lifespan() as self.value:
+            manager = lifespan()
+            if not hasattr(type(manager), "__aenter__"):
+                raise TypeError(
+                    f"lifespan= must return an async context manager, but {_name(lifespan)} returned {manager!r}: "
+                    "decorate it with contextlib.asynccontextmanager"
+                )
+            async with manager as self.value:
+                self.is_open = True
                 self._ready.set_result(None)
                 await self._leave.wait()
-        except asyncio.CancelledError:
-            raise  # the loop is ending
+        except asyncio.CancelledError as exc:  # the event loop ends, or the server stops before it has started
+            if not self._ready.done():
+                self.failure = exc
+            raise
         except BaseException as exc:
-            if self._ready.done():
-                log.error("the lifespan failed at its end\n%s", trace(exc))
-                return
-            log.error("the lifespan failed at its start\n%s", trace(exc))
-            self._ready.set_exception(InternalError("The server could not start; its log says why"))
+            exc = _explained(exc, lifespan)
+            if self.is_open:
+                log.error("the lifespan of %s failed at its end\n%s", self._name, trace(exc))
+            else:
+                self.failure, self._trace = exc, _authors_part(exc)
+        finally:
+            self.is_open = False
+            if not self._ready.done():
+                self._ready.set_result(None)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is on its way to be open."""
+        return not self._ready.done()
 
     async def entered(self) -> None:
-        """Wait until it has started; InternalError if it could not."""
+        """Wait until it has started; raise what the author's function raised if it could not."""
         await asyncio.shield(self._ready)
+        if isinstance(self.failure, asyncio.CancelledError):
+            raise Busy("The server is shutting down")
+        if self.failure is not None:
+            raise self.failure.with_traceback(self._trace)
+
+    def mask_failure(self) -> InternalError:
+        """Log why it could not start, once, and return the error for callers, which does not say why."""
+        if self.failure is None or self._is_logged:
+            return InternalError(_MASKED)
+        self._is_logged = True
+        return masked(self._name, self.failure.with_traceback(self._trace))
+
+    def end(self) -> None:
+        """Have it end, without waiting for that."""
+        self._leave.set()
+        if not self._ready.done():
+            self._task.cancel()
 
     async def leave(self) -> None:
         """End it and wait for its clean-up."""
-        self._leave.set()
+        self.end()
         await asyncio.wait([self._task])
+
+
+def masked(name: str, exc: BaseException) -> InternalError:
+    """Log what a lifespan raised at its start, and return the error for callers, which does not say why."""
+    log.error("the lifespan of %s failed at its start\n%s", name, trace(exc))
+    return InternalError(_MASKED)
+
+
+def split_failure(exc: BaseException) -> tuple[bool, TracebackType | None]:
+    """Return whether a lifespan raised this at its start, and the author's part of the traceback."""
+    part = exc.__traceback__
+    while part is not None:
+        if part.tb_frame.f_code is Life.entered.__code__:
+            return True, part.tb_next
+        part = part.tb_next
+    return False, exc.__traceback__
+
+
+def _authors_part(exc: BaseException) -> TracebackType | None:
+    """The traceback without our frame and those of contextlib at its beginning."""
+    part = exc.__traceback__
+    while part is not None and part.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+        part = part.tb_next
+    return part
+
+
+def _explained(exc: BaseException, lifespan: Lifespan) -> BaseException:
+    """The same exception, or a clear one where contextlib complains that a function does not yield exactly once."""
+    times = _YIELDS.get(str(exc)) if isinstance(exc, RuntimeError) else None
+    if times is None:
+        return exc
+    return RuntimeError(f"the lifespan {_name(lifespan)} must yield exactly once, but it {times}")
+
+
+def _name(lifespan: Any) -> str:
+    while isinstance(lifespan, functools.partial):
+        lifespan = cast("Any", lifespan).func
+    code = getattr(inspect.unwrap(lifespan), "__code__", None)
+    place = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(lifespan, '__qualname__', lifespan)}{place}"
+
+
+class LoopState:
+    """The part of a server's state that belongs to one event loop, from the first use there until the server stops."""
+
+    __slots__ = (
+        "calls",
+        "closed",
+        "is_closing",
+        "is_sweeping",
+        "life",
+        "listens",
+        "loop",
+        "mailboxes",
+        "running",
+        "users",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.running: set[Exchange] = set()
+        self.calls: Counter[str] = Counter()  # running calls by caller
+        self.listens: Counter[str] = Counter()
+        self.mailboxes: set[Mailbox] = set()
+        self.is_sweeping = False
+        self.users: set[object] = set()  # who has started the server here and not stopped it
+        self.life: Life | None = None
+        self.is_closing = False
+        self.closed = asyncio.Event()

@@ -1,13 +1,16 @@
 """A server of this process as something to mount, and what mounting needs to know of a server."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dovetail.errors import MCPError
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.limits import Limits
 from dovetail.protocol.mounting import Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
+from dovetail.server.life import masked
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.shape import Result
 
@@ -54,8 +57,8 @@ class Place(Protocol):
     @property
     def rules(self) -> "Rules | None": ...
 
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
+    async def start(self, user: object = None) -> None: ...
+    async def stop(self, user: object = None) -> None: ...
     def capabilities(self) -> ServerCapabilities: ...
     def own(self, kind: Kind, exchange: Exchange) -> dict[str, Any]: ...
     def declared(self, kind: Kind) -> dict[str, Any]: ...
@@ -90,12 +93,17 @@ class Local:
         self.server = server
 
     async def start(self) -> None:
-        """Enter its lifespan."""
-        await self.server.start()
+        """Open its lifespan."""
+        try:
+            await self.server.start(self)
+        except (MCPError, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            raise masked(self.name, exc) from None
 
     async def stop(self) -> None:
-        """Leave it."""
-        await self.server.stop()
+        """Close it, unless something else uses the server."""
+        await self.server.stop(self)
 
     def capabilities(self) -> ServerCapabilities:
         """What it offers."""

@@ -183,8 +183,10 @@ class Mounts:
         removed, self._removed = self._removed, []
         for mount in (*self._mounts, *removed):
             await mount.target.stop()
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=LIST_TIME)
+        loop = asyncio.get_running_loop()
+        leaving = [task for task in self._leaving if task.get_loop() is loop]
+        if leaving:
+            await asyncio.wait(leaving, timeout=LIST_TIME)
 
     def capabilities(self, own: ServerCapabilities) -> ServerCapabilities:
         """What is offered in all."""

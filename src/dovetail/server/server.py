@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import WeakSet
 
 from dovetail.errors import (
     Busy,
@@ -40,7 +39,7 @@ from dovetail.server.complete import matching, suggestions
 from dovetail.server.content import failure, prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import alone, contained
-from dovetail.server.life import Life, Lifespan, lifespan_of
+from dovetail.server.life import Life, Lifespan, LoopState, lifespan_of
 from dovetail.server.options import Lifetime, check_icons, expect
 from dovetail.server.paging import Pages
 from dovetail.server.runner import Runner
@@ -150,16 +149,10 @@ class Server(Views):
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
-        self._running: set[Exchange] = set()
-        self._calls: Counter[str] = Counter()
-        self._listens: Counter[str] = Counter()
-        self._mailboxes: set[Mailbox] = set()
-        self._sweeping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        self._swept: asyncio.AbstractEventLoop | None = None  # one of them, the last that was looked for
-        self.closing = False
+        self._states: dict[asyncio.AbstractEventLoop, LoopState] = {}
+        self._state: LoopState | None = None  # one of them, the last that was looked up
         self._lifespan = lifespan_of(self, lifespan)
         self.mounts: Mounts | None = None  # once something is mounted
-        self._life: Life | None = None
         self._middleware: list[Middleware] = []
         self._work: dict[str, Call] = {
             "server/discover": self._discover,
@@ -316,45 +309,107 @@ class Server(Views):
 
     # Life
 
-    async def start(self) -> None:
-        """Enter the lifespan, if there is one; serving does it by itself."""
-        if self._rules is not None and self._rules.unproven:
-            self._prove(self._rules)
-        if self.mounts is not None:
-            await self.mounts.start()
-        if self._lifespan is not None:
-            await self._enter(self._lifespan)
+    async def start(self, user: object = None) -> None:
+        """Open the lifespan in the running event loop, if it is not open; serving does it by itself.
 
-    async def _enter(self, lifespan: Lifespan) -> None:
-        life = self._life = self._life or Life(lifespan)
+        Each event loop has a lifespan of its own. It stays open until `stop`, or until the event loop ends.
+        user: an object that stands for one user of the server; the lifespan closes when the last has called
+        `stop(user)`.
+        """
+        state = self._here()
+        while state.is_closing:
+            await state.closed.wait()
+            state = self._here()
+        state.users.add(self if user is None else user)
         try:
-            await life.entered()
-        except InternalError:
-            if self._life is life:
-                self._life = None  # what was missing may be there next time
+            if self._rules is not None and self._rules.unproven:
+                self._prove(self._rules)
+            if self.mounts is not None:
+                await self.mounts.start()
+            if self._lifespan is not None:
+                await self._life(state, self._lifespan).entered()
+        except BaseException:
+            await self._release(state, self if user is None else user)
             raise
 
-    async def stop(self) -> None:
-        """End the subscriptions, give running calls a while, stop the rest, leave the lifespan."""
-        self.closing = True
-        for box in tuple(self._mailboxes):
-            box.close()
-        await self._finished(self.limits.drain)
-        for exchange in tuple(self._running):
-            if exchange.task is not asyncio.current_task():
-                exchange.end("shutdown")
-        await self._finished(1.0)
-        if self._life is not None:
-            await self._life.leave()
-            self._life = None
-        if self.mounts is not None:
-            await self.mounts.stop()
-        self.closing = False
+    def _life(self, state: LoopState, lifespan: Lifespan) -> Life:
+        """The lifespan of this event loop, begun if it is not open."""
+        life = state.life
+        if life is None or not (life.is_open or life.is_starting):
+            life = state.life = Life(lifespan, self.name)
+        return life
 
-    async def _finished(self, patience: float) -> None:
-        tasks = [exchange.task for exchange in self._running if exchange.task is not asyncio.current_task()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=patience)
+    async def _enter_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
+        """Open the lifespan for a request to a server that nobody started; it stays open until `stop`."""
+        life = self._life(state, lifespan)
+        try:
+            await life.entered()
+        except BaseException as exc:
+            if exc is life.failure:
+                raise life.mask_failure() from None
+            raise
+        state.users.add(self)
+
+    async def stop(self, user: object = None) -> None:
+        """End the subscriptions, give running calls a while, stop the rest, close the lifespan.
+
+        Ends what runs in this event loop. With a `user`, only if no other user and no other caller is left.
+        """
+        if user is None:
+            await self._close(self._here())
+        elif (state := self._states.get(asyncio.get_running_loop())) is not None:
+            await self._release(state, user)
+
+    async def _release(self, state: LoopState, user: object) -> None:
+        if user not in state.users:
+            return
+        state.users.remove(user)
+        if state.users:
+            return
+        if any(exchange.verdict is None for exchange in state.running) or self.changes.has_listener(state.loop):
+            state.users.add(self)  # callers who did not start it need it, and nobody says when they leave
+        else:
+            await self._close(state)
+
+    async def _close(self, state: LoopState) -> None:
+        if state.is_closing:
+            await state.closed.wait()
+            return
+        state.is_closing = True
+        try:
+            for box in tuple(state.mailboxes):
+                box.close()
+            await _finished(state, self.limits.drain)
+            for exchange in tuple(state.running):
+                if exchange.task is not asyncio.current_task():
+                    exchange.end("shutdown")
+            await _finished(state, 1.0)
+            if state.life is not None:
+                await state.life.leave()
+            if self.mounts is not None:
+                await self.mounts.stop()
+        finally:
+            if state.life is not None:
+                state.life.end()
+            self._states.pop(state.loop, None)
+            self._state = None
+            state.closed.set()
+
+    def _here(self) -> LoopState:
+        """The state of the running event loop."""
+        loop = asyncio.get_running_loop()
+        state = self._state
+        return state if state is not None and state.loop is loop else self._look_up(loop)
+
+    def _look_up(self, loop: asyncio.AbstractEventLoop) -> LoopState:
+        state = self._states.get(loop)
+        if state is None:
+            for other in tuple(self._states):
+                if other.is_closed():
+                    self._states.pop(other, None)
+            state = self._states[loop] = LoopState(loop)
+        self._state = state
+        return state
 
     # What transports call
 
@@ -363,24 +418,28 @@ class Server(Views):
         work = self._chains.get(exchange.method)
         if work is None:
             raise MethodNotFound(exchange.method)
-        if self.closing:
+        loop = asyncio.get_running_loop()
+        state = self._state
+        if state is None or state.loop is not loop:
+            state = self._look_up(loop)
+        if state.is_closing:
             raise Busy("The server is shutting down")
-        if self._lifespan is not None:
-            await self._enter(self._lifespan)  # what is mounted is started when it is used
+        if self._lifespan is not None and (state.life is None or not state.life.is_open):
+            await self._enter_for_request(state, self._lifespan)  # what is mounted is started when it is used
         if exchange.method == "subscriptions/listen":
-            return await self._handle_listen(exchange, work)
-        running = self._running
-        if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange)):
+            return await self._handle_listen(exchange, work, state)
+        running = state.running
+        if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange, running)):
             raise Busy("Too many calls are at work")
         origin = exchange.origin
         if origin is not None:
-            _take_share(self._calls, origin, self.limits.calls_per_principal)
-        loop = asyncio.get_running_loop()
+            _take_share(state.calls, origin, self.limits.calls_per_principal)
         if exchange.task is None:
             exchange.task = asyncio.current_task(loop)
         exchange.deadline = loop.time() + self.limits.run_time
-        if loop is not self._swept:
-            self._watch(loop)
+        if not state.is_sweeping:
+            state.is_sweeping = True
+            loop.call_later(self._sweep_every(), self._sweep, state)
         running.add(exchange)
         if self._middleware:
             exchange.check = self._check
@@ -399,12 +458,12 @@ class Server(Views):
             running.discard(exchange)
             exchange.emit = None  # what the author left running has lost its ear. spec: progress#implementation-notes
             if origin is not None:
-                _give_back(self._calls, origin)
+                _give_back(state.calls, origin)
 
-    async def _handle_listen(self, exchange: Exchange, work: Call) -> Result:
+    async def _handle_listen(self, exchange: Exchange, work: Call, state: LoopState) -> Result:
         """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
         if exchange.origin is not None:
-            _take_share(self._listens, exchange.origin, self.limits.listens)
+            _take_share(state.listens, exchange.origin, self.limits.listens)
         try:
             return await work(exchange)
         except ProtocolError:
@@ -413,11 +472,11 @@ class Server(Views):
             raise self._contained(exchange, exc, exchange.method) from None
         finally:
             if exchange.origin is not None:
-                _give_back(self._listens, exchange.origin)
+                _give_back(state.listens, exchange.origin)
 
-    def _crowded(self, exchange: Exchange) -> bool:
+    def _crowded(self, exchange: Exchange, running: set[Exchange]) -> bool:
         """Whether one more large message would be too much; small ones are never held up by large ones."""
-        large = sum(one.size for one in self._running if one.size > _LARGE)
+        large = sum(one.size for one in running if one.size > _LARGE)
         return large > 0 and large + exchange.size > self.limits.calls_bytes
 
     # Tools
@@ -476,8 +535,8 @@ class Server(Views):
     async def _run_asking(self, exchange: Exchange, runner: Runner, signature: Any, arguments: dict[str, Any]) -> Any:
         """Bind, call, and turn a question without an answer into the result that asks it."""
         asking = Asking(exchange, self._sealer, self.limits.state_time, self.debug)
-        life = self._life.value if self._life is not None else None
-        context = Context(exchange, asking, self.name, life)
+        life = self._here().life if self._lifespan is not None else None
+        context = Context(exchange, asking, self.name, None if life is None else life.value)
         while True:
             asking.begin()
             args, kwargs = signature.bind(arguments, context)
@@ -623,7 +682,8 @@ class Server(Views):
         meta = {SUBSCRIPTION_ID: exchange.id}
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
-        self._mailboxes.add(box)
+        mailboxes = self._here().mailboxes
+        mailboxes.add(box)
         lapse = _at_its_end(exchange.caller.principal, box.close)
         try:
             await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
@@ -632,7 +692,7 @@ class Server(Views):
                     await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
         finally:
             stop()
-            self._mailboxes.discard(box)
+            mailboxes.discard(box)
             if lapse is not None:
                 lapse.cancel()
         return ListenResult(meta=meta)
@@ -645,31 +705,29 @@ class Server(Views):
 
     # Containment
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See to it that deadlines are kept on this loop."""
-        self._swept = loop
-        if loop not in self._sweeping:
-            self._sweeping.add(loop)
-            loop.call_later(self._sweep_every(), self._sweep, loop)
-
     def _sweep_every(self) -> float:
         return min(_SWEEP, self.limits.run_time / 4)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _sweep(self, state: LoopState) -> None:
         """Stop the calls whose time is up: one look at all of them is cheaper than a timer for each."""
+        loop, running = state.loop, state.running
         now = loop.time()
-        for exchange in tuple(self._running):
-            overdue = exchange.deadline is not None and now > exchange.deadline
-            if overdue and exchange.task.get_loop() is loop:  # another loop's calls are its own to end
+        for exchange in tuple(running):
+            if exchange.deadline is not None and now > exchange.deadline:
                 exchange.end("timeout")
-        if self._running:
-            loop.call_later(self._sweep_every(), self._sweep, loop)
+        if running:
+            loop.call_later(self._sweep_every(), self._sweep, state)
         else:
-            self._sweeping.discard(loop)
-            self._swept = None
+            state.is_sweeping = False
 
     def _contained(self, exchange: Exchange, exc: BaseException, what: str) -> ProtocolError:
         return contained(exchange, exc, what, server=self.name, debug=self.debug)
+
+
+async def _finished(state: LoopState, patience: float) -> None:
+    tasks = [exchange.task for exchange in state.running if exchange.task is not asyncio.current_task()]
+    if tasks:
+        await asyncio.wait(tasks, timeout=patience)
 
 
 def _at_its_end(principal: Principal | None, act: Callable[[], None]) -> asyncio.TimerHandle | None:

@@ -339,7 +339,7 @@ class Intercepted(Memory):
     """A connection in memory on which messages wait their turn, so that faults can happen to them."""
 
     def __init__(self, server: Any, faults: Faults) -> None:
-        super().__init__(server.link, server.start)
+        super().__init__(server.link, server.start, server.stop)
         self._faults = faults
         self._queues: dict[To, asyncio.Queue[bytes]] = {"server": asyncio.Queue(), "client": asyncio.Queue()}
         self._tasks: list[asyncio.Task[None]] = []

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final, Literal, TypeAlias, get_args
-from weakref import WeakKeyDictionary
 
 import uvicorn
 
@@ -133,6 +132,7 @@ class SpokenTo:
         self.server = server
         self.name = server.name
         self.start = server.start
+        self.stop = server.stop
         self._principal = principal
 
     def link(self, write: Callable[[bytes], None]) -> Any:
@@ -167,20 +167,15 @@ async def _served(server: Server, transport: Transport) -> AsyncGenerator[tuple[
             backend.close()
 
 
-# A server may be served several times at once; its lifespan ends with the last.
-_uses: WeakKeyDictionary[Server, int] = WeakKeyDictionary()
-
-
 @asynccontextmanager
 async def _alive(server: Server) -> AsyncGenerator[None]:
-    _uses[server] = _uses.get(server, 0) + 1
+    """A started server. It may be served several times at once; its lifespan ends with the last."""
+    user = object()
+    await server.start(user)
     try:
-        await server.start()
         yield
     finally:
-        _uses[server] -= 1
-        if not _uses[server]:
-            await server.stop()
+        await server.stop(user)
 
 
 class Web:
@@ -203,7 +198,7 @@ class Web:
             self._listener = bound_socket("127.0.0.1", self._port)
         auth = self._server.auth
         guard = None if auth is None else porter_for(auth, "/mcp", None, (), self._server.needed_scopes)
-        endpoint = Endpoint(self._server, guard=guard, on_start=self._server.start)
+        endpoint = Endpoint(self._server, guard=guard)
         traced = None if self._server.tap is None else Traced(endpoint, endpoint, self._server.tap)
         config = configure(traced or endpoint, self._server.limits)
         config.load()

@@ -1,8 +1,9 @@
 """A client and a server joined in memory. Nothing is skipped: every message is encoded and decoded as elsewhere."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
+from dovetail.errors import CannotStart, MCPError
 from dovetail.transports.talking import Talking
 
 
@@ -16,16 +17,27 @@ class Link(Protocol):
 class Memory(Talking):
     """The client's end; `link` makes the server's end, given a function that takes its messages."""
 
-    def __init__(self, link: Callable[[Callable[[bytes], None]], Link], start: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        link: Callable[[Callable[[bytes], None]], Link],
+        start: Callable[[object], Awaitable[None]] | None = None,
+        stop: Callable[[object], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__()
         self._link = link
         self._start = start
+        self._stop = stop
         self._server: Link | None = None
 
     async def connect(self) -> None:
-        """Make the server's end."""
+        """Start the server, unless it runs, and make its end."""
         if self._start is not None:
-            await self._start()
+            try:
+                await self._start(self)
+            except MCPError:
+                raise
+            except Exception as exc:
+                raise CannotStart(f"The server could not start: {type(exc).__name__}: {exc}") from exc
         self._server = self._link(self.take)
 
     def write(self, data: bytes) -> None:
@@ -34,7 +46,11 @@ class Memory(Talking):
             self._server.receive(data)
 
     async def disconnect(self) -> None:
-        """Let go of the server's end."""
-        if self._server is not None:
-            await self._server.close()
-            self._server = None
+        """Let go of the server's end; the last client to do so stops the server."""
+        try:
+            if self._server is not None:
+                await self._server.close()
+                self._server = None
+        finally:
+            if self._stop is not None:
+                await self._stop(self)
