@@ -6,6 +6,7 @@ that needs it.
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,8 @@ from dovetail.server import server as framework
 if TYPE_CHECKING:
     from dovetail.transports.duplex import Duplex
     from dovetail.transports.watchdog import Watchdog
+
+log = logging.getLogger("dovetail")
 
 TRACE = "DOVETAIL_TRACE"  # names the file of the trace, for servers and clients alike
 
@@ -351,11 +354,11 @@ def run_http(
         _check_shared(server, options.get("otherwise"))
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
-    listener, ssl = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+    listener, ssl, announce = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
     if workers == 1:
-        _work(server, listener, ssl, options)
+        _work(server, listener, ssl, options, announce)
     else:
-        _supervise(server, listener, workers, ssl, options)
+        _supervise(server, listener, workers, ssl, options, announce)
 
 
 def _opened(
@@ -366,8 +369,8 @@ def _opened(
     ssl_keyfile: str | None,
     anonymous: bool,
     options: dict[str, Any],
-) -> tuple[socket.socket, dict[str, Any]]:
-    """The socket to serve on, which is announced, and what TLS needs."""
+) -> tuple[socket.socket, dict[str, Any], Callable[[], None]]:
+    """The socket to serve on, what TLS needs, and a function that says where the server is, for when it has started."""
     from dovetail.transports.web import bound_socket
 
     _check_reach(host, anonymous or options.get("authenticate") is not None or server.auth is not None)
@@ -379,8 +382,13 @@ def _opened(
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if ssl_certfile else "http"
     path = "/" + options.get("path", "/mcp").strip("/")
-    sys.stderr.write(f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n")
-    return listener, {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}
+    place = f"{server.name} is at {scheme}://{shown}:{listener.getsockname()[1]}{path}\n"
+
+    def announce() -> None:
+        sys.stderr.write(place)
+        sys.stderr.flush()
+
+    return listener, {"ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile} if ssl_certfile else {}, announce
 
 
 async def serve_stdio(server: Server) -> None:
@@ -413,9 +421,9 @@ async def serve_http(
 
     await server.start()  # if it cannot, uvicorn would end the process
     try:
-        listener, ssl = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
+        listener, ssl, announce = _opened(server, host, port, ssl_certfile, ssl_keyfile, anonymous, options)
         endpoint = server.asgi(**options)
-        web = WebServer(configure(endpoint, server.limits, **ssl), lambda _: None, endpoint.close)
+        web = WebServer(configure(endpoint, server.limits, **ssl), lambda _: None, endpoint.close, on_ready=announce)
         work = asyncio.get_running_loop().create_task(web.serve([listener]))
         try:
             await asyncio.shield(work)
@@ -479,7 +487,9 @@ def _check_shared(server: Server, otherwise: Any) -> None:
         )
 
 
-def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any]) -> None:
+def _work(
+    server: Server, listener: Any, ssl: dict[str, Any], options: dict[str, Any], announce: Callable[[], None]
+) -> None:
     from dovetail.transports.watchdog import Watchdog
     from dovetail.transports.web import WebServer, configure
 
@@ -488,7 +498,8 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
 
     async def serve() -> None:
         dog.start()
-        await WebServer(config, stopping, endpoint.close).serve([listener])
+        web = WebServer(config, stopping, endpoint.close, start=server.start, on_ready=announce)
+        await web.serve([listener])
         dog.end_within(_LEAVE_GRACE, 0)
 
     endpoint = server.asgi(**options)
@@ -497,17 +508,51 @@ def _work(server: Server, listener: Any, ssl: dict[str, Any], options: dict[str,
         _run(serve())
 
 
-def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any], options: dict[str, Any]) -> None:
-    """Several processes on one socket; one that dies is replaced."""
+def _supervise(
+    server: Server,
+    listener: Any,
+    workers: int,
+    ssl: dict[str, Any],
+    options: dict[str, Any],
+    announce: Callable[[], None],
+) -> None:
+    """Run several processes on one socket and replace those that die, until a signal comes."""
     import multiprocessing.connection  # only here: it would be a tenth of the start of a server on stdio
 
     context = multiprocessing.get_context("fork")
+    parent_is_gone, parent_lives = os.pipe()  # the workers read it, and it ends with this process, however that dies
+    is_ready, say_ready = os.pipe()
     stopping = False
 
+    def ready() -> None:
+        os.write(say_ready, b".")
+
+    def work() -> None:
+        os.close(parent_lives)  # or workers would keep each other alive
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # the parent's handler is not for a worker that starts
+        _follow_parent(parent_is_gone)
+        try:
+            _work(server, listener, ssl, options, ready)
+        except Exception as exc:
+            from dovetail.server.life import print_failure
+
+            if not print_failure(exc):
+                raise
+            sys.exit(_UNSTARTED)
+
     def start() -> Any:
-        process = context.Process(target=_work, args=(server, listener, ssl, options))
+        process = context.Process(target=work)
         process.start()
         return process
+
+    def replace(process: Any) -> Any:
+        if process.is_alive():
+            return process
+        process.join()
+        successor = start()
+        log.warning("worker %d %s; worker %d replaces it", process.pid, _describe_exit(process), successor.pid)
+        return successor
 
     running = [start() for _ in range(workers)]
 
@@ -520,18 +565,48 @@ def _supervise(server: Server, listener: Any, workers: int, ssl: dict[str, Any],
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    is_announced = False
     while not stopping:
-        if multiprocessing.connection.wait([process.sentinel for process in running], timeout=_RESPAWN):
+        happened = multiprocessing.connection.wait([is_ready, *(one.sentinel for one in running)], timeout=_RESPAWN)
+        if is_ready in happened:
+            os.read(is_ready, 4096)
+            if not is_announced:
+                is_announced = True
+                announce()
+        if any(one != is_ready for one in happened):
             time.sleep(_RESPAWN)  # one that dies at once must not be replaced without end
         if any(process.exitcode == _UNSTARTED for process in running):
             stop()  # the next one would not start either
         if not stopping:
-            running[:] = [process if process.is_alive() else start() for process in running]
+            running[:] = [replace(process) for process in running]
     stop()  # also one that was being started when the signal came
     for process in running:
         process.join(server.limits.hard_stop + 1)
+    for descriptor in (parent_is_gone, parent_lives, is_ready, say_ready):
+        os.close(descriptor)
     if any(process.exitcode == _UNSTARTED for process in running):
         sys.exit(_UNSTARTED)
+
+
+def _follow_parent(parent_is_gone: int) -> None:
+    """Stop this worker, as a signal would, once its parent is gone: nobody else would, and it holds the port."""
+    import threading
+
+    def wait() -> None:
+        os.read(parent_is_gone, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="dovetail-parent", daemon=True).start()
+
+
+def _describe_exit(process: Any) -> str:
+    code: int = process.exitcode
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 def run_unix(server: Server, *, path: str, anonymous: bool = False) -> None:

@@ -159,3 +159,42 @@ def test_new_writes_a_server_whose_test_passes(run: Run, tmp_path: Path) -> None
     assert run("new", "weather", cwd=tmp_path).code == 2
     assert run("new", "weather", "--force", cwd=tmp_path).code == 0
     assert run("new", "no name", cwd=tmp_path).code == 2
+
+
+FAILING = """
+from contextlib import asynccontextmanager
+from dovetail import Server
+
+@asynccontextmanager
+async def lifespan():
+    raise ConnectionError("database is down")
+    yield
+
+app = Server("failing", lifespan=lifespan)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--http", "--port", "0"), ("--http", "--port", "0", "--workers", "2")],
+    ids=["stdio", "http", "workers"],
+)
+def test_a_lifespan_that_fails_is_shown_as_python_shows_it(
+    options: tuple[str, ...], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING, encoding="utf-8")
+    words = [*OURS, "run", str(file), *options]
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=60)
+    assert said.returncode == 3
+    assert said.stdout == ""
+    lines = said.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert f'File "{file}"' in lines[1]
+    assert lines[-1] == "ConnectionError: database is down"
+    assert "failing is at" not in said.stderr
+    assert "dovetail" not in said.stderr.replace(str(tmp_path), "")
+
+
+def test_verbose_is_an_option_as_elsewhere(run: Run) -> None:
+    assert "--verbose" in run("run", "--help").good().out

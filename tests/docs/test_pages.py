@@ -55,10 +55,12 @@ def blocks(page: Path) -> Iterator[Block]:
 def nothing_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page must not block in `run` nor take a port, but its options must be ones that exist and go together."""
 
-    def serve_http(server: Server, _listener: Any, _ssl: Any, options: dict[str, Any]) -> None:
+    def serve_http(server: Server, _listener: Any, _ssl: Any, options: dict[str, Any], _announce: Any) -> None:
         server.asgi(**options)
 
-    def serve_workers(server: Server, _listener: Any, _workers: int, _ssl: Any, options: dict[str, Any]) -> None:
+    def serve_workers(
+        server: Server, _listener: Any, _workers: int, _ssl: Any, options: dict[str, Any], _announce: Any
+    ) -> None:
         server.asgi(**options)
 
     def serve_unix(_: Server, *, path: str) -> None:

@@ -1,9 +1,12 @@
-"""T17: no process stays behind when the client closes or is killed; the server has children of its own."""
+"""T17: no process stays behind when the client closes or is killed, or the parent of the workers of a server."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,3 +107,69 @@ async def test_opening_and_closing_leaves_no_task_and_no_descriptor(tmp_path: Pa
     assert len(asyncio.all_tasks()) == tasks
     assert me.num_fds() <= descriptors
     assert not me.children()
+
+
+WORKERS = """
+import asyncio, sys
+from dovetail import Limits, Server
+
+app = Server("workers", limits=Limits(drain=0.2))
+
+@app.tool
+async def forever() -> None:
+    sys.stderr.write("in a call\\n")
+    await asyncio.Event().wait()
+
+app.run("http", port=int(sys.argv[1]), workers=2, sessions=False)
+"""
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+def start_workers(port: int) -> tuple["subprocess.Popen[str]", int]:
+    """The parent of two workers, and its port, once it serves."""
+    command = [sys.executable, "-c", WORKERS, str(port)]
+    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    assert parent.stderr is not None
+    line = parent.stderr.readline()
+    assert " is at http://127.0.0.1:" in line, line + parent.stderr.read()
+    return parent, int(line.rpartition(":")[2].partition("/")[0])
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_workers_end_when_their_parent_is_killed_and_the_port_is_free(busy: bool) -> None:
+    parent, port = start_workers(0)
+    workers = psutil.Process(parent.pid).children()
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        assert len(workers) == 2
+        assert parent.stderr is not None
+        if busy:
+            params = {"name": "forever", "arguments": {}, "_meta": META}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            headers = {
+                "accept": "application/json, text/event-stream",
+                "content-type": "application/json",
+                "mcp-protocol-version": "2026-07-28",
+                "mcp-method": "tools/call",
+                "mcp-name": "forever",
+            }
+            client.request("POST", "/mcp", json.dumps(message), headers)
+            assert parent.stderr.readline() == "in a call\n"
+        parent.kill()
+        parent.wait(60)
+        left = psutil.wait_procs(workers, 60)[1]
+        figure(f"T17 workers left of a parent ended by SIGKILL, {'busy' if busy else 'idle'}", len(left), "")
+        assert not left
+    finally:
+        client.close()
+        for worker in (parent, *workers):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        parent.wait(60)
+        if parent.stderr is not None:
+            parent.stderr.close()
+    again, _ = start_workers(port)
+    assert again.stderr is not None
+    again.terminate()
+    assert again.wait(60) == 0
+    again.stderr.close()

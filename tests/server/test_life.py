@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,6 +49,10 @@ def plain() -> Iterator[None]:
     yield
 
 
+async def barren() -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -56,6 +60,7 @@ def plain() -> Iterator[None]:
         (plain, "decorate it"),
         (contextmanager(plain), "decorate it"),
         (3, "not 3"),
+        (asynccontextmanager(cast("Any", barren)), "barren .* has no yield"),
         (greedy, "takes nothing, or the server"),
     ],
 )
@@ -79,3 +84,34 @@ async def test_one_that_failed_is_tried_again() -> None:
         await app.start()
     assert await seen(app) == "up"
     assert len(tries) == 2
+
+
+@asynccontextmanager
+async def empty() -> AsyncIterator[None]:
+    for _ in ():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        (lambda: None, TypeError, "must return an async context manager, but .* returned None"),
+        (lambda: {"a": 1}, TypeError, "must return an async context manager, but .* returned {'a': 1}"),
+        (empty, RuntimeError, r"empty \(test_life.py:\d+\) must yield exactly once, but it did not yield"),
+    ],
+)
+async def test_what_turns_out_to_be_no_lifespan_is_named(given: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        await Server("x", lifespan=given).start()
+
+
+async def test_one_that_yields_again_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def twice() -> AsyncIterator[None]:
+        yield
+        yield
+
+    app = Server("x", lifespan=twice)
+    await app.start()
+    await app.stop()
+    assert "must yield exactly once, but it yielded again" in caplog.text

@@ -171,28 +171,26 @@ def test_an_event_loop_that_ended_without_a_stop() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
 def test_an_event_loop_that_was_closed_in_the_middle_of_everything() -> None:
-    app, began = pooled(limits=Limits(calls=1, drain=0.1)), threading.Event()
+    app, called, listens = pooled(limits=Limits(calls=1, drain=0.1)), asyncio.Event(), asyncio.Event()
 
     @app.tool
     async def hang() -> None:
-        began.set()
+        called.set()
         await asyncio.Event().wait()
 
     async def busy() -> None:
         client = Client(app)
         await client.connect()
-        tasks = [asyncio.ensure_future(client.call("hang")), asyncio.ensure_future(listen(client))]
-        while not began.is_set() or not heard:
-            await asyncio.sleep(0)
-        kept.extend(tasks)
+        kept.extend([asyncio.ensure_future(listen(client)), asyncio.ensure_future(client.call("hang"))])
+        await listens.wait()
+        await called.wait()
 
     async def listen(client: Client) -> None:
         async with client.listen() as changes:
-            heard.append(True)
+            listens.set()
             async for _ in changes:
                 pass
 
-    heard: list[bool] = []
     kept: list[asyncio.Future[None]] = []
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # of the tasks that it leaves behind
@@ -295,7 +293,7 @@ def test_what_is_mounted_opens_and_closes_with_the_outer_server() -> None:
     for _ in range(2):
         asyncio.run(use(outer, "in_usable"))
         asyncio.run(use(inner))
-    assert steps == (["open inner", "open outer", "close outer", "close inner"] + ["open inner", "close inner"]) * 2
+    assert steps == ["open inner", "open outer", "close outer", "close inner", "open inner", "close inner"] * 2
 
 
 async def test_what_two_servers_have_mounted_closes_with_the_last() -> None:
@@ -378,10 +376,12 @@ def test_each_event_loop_of_an_asgi_application_has_its_own() -> None:
 
 async def test_who_gives_up_waiting_for_a_lifespan_to_open_leaves_none_behind() -> None:
     steps: list[str] = []
+    opening = asyncio.Event()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         steps.append("opening")
+        opening.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -391,8 +391,7 @@ async def test_who_gives_up_waiting_for_a_lifespan_to_open_leaves_none_behind() 
     app = Server("slow", lifespan=lifespan)
     starting = asyncio.create_task(app.start())
     async with asyncio.timeout(PATIENCE):
-        while not steps:
-            await asyncio.sleep(0)
+        await opening.wait()
         starting.cancel()
         await asyncio.wait([starting])
     assert steps == ["opening", "gave up"]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from dovetail.cli import exits
 from dovetail.cli.advice import spelled
 from dovetail.cli.loading import found_in, is_program, load_server, names_object, users_code
 from dovetail.cli.targets import Asked, asked, client_options, options, variables, whole
@@ -16,7 +17,7 @@ from dovetail.wire.shape import replace
 
 
 @click.command("run")
-@options(talk=())
+@options(talk=("verbose",))
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -83,8 +84,14 @@ def command(
         if sse:
             click.echo("clients of 2024 find it at /sse of the same host", err=True)
         app.run("http", host=host, port=port, path=path, anonymous=anonymous, reload=reload, **more)
-    except (ValueError, OSError) as exc:
-        raise click.UsageError(spelled(str(exc))) from None
+    except Exception as exc:
+        from dovetail.server.life import print_failure
+
+        if print_failure(exc):
+            raise click.exceptions.Exit(exits.CONNECT) from None
+        if isinstance(exc, ValueError | OSError):
+            raise click.UsageError(spelled(str(exc))) from None
+        raise
     return 0
 
 

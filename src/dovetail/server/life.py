@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import os
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -51,7 +52,7 @@ def lifespan_of(server: Any, given: Any) -> Lifespan | None:
             f"lifespan= takes a function that makes an asynchronous context manager, not {given!r}: decorate it with "
             "contextlib.asynccontextmanager, and do not call it"
         )
-    if getattr(given, "__code__", None) is _ASYNC and inspect.iscoroutinefunction(given.__wrapped__):
+    if getattr(given, "__code__", None) is _ASYNC and inspect.iscoroutinefunction(inspect.unwrap(given)):
         raise TypeError(f"the lifespan {_name(given)} must yield exactly once, but it has no yield")
     try:
         signature = inspect.signature(given)
@@ -146,14 +147,15 @@ def masked(name: str, exc: BaseException) -> InternalError:
     return InternalError(_MASKED)
 
 
-def split_failure(exc: BaseException) -> tuple[bool, TracebackType | None]:
-    """Return whether a lifespan raised this at its start, and the author's part of the traceback."""
+def print_failure(exc: BaseException) -> bool:
+    """Print the author's part of a traceback, and return True, if a lifespan raised this at its start."""
     part = exc.__traceback__
-    while part is not None:
-        if part.tb_frame.f_code is Life.entered.__code__:
-            return True, part.tb_next
+    while part is not None and part.tb_frame.f_code is not Life.entered.__code__:
         part = part.tb_next
-    return False, exc.__traceback__
+    if part is None:
+        return False
+    traceback.print_exception(type(exc), exc, part.tb_next)
+    return True
 
 
 def _authors_part(exc: BaseException) -> TracebackType | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dovetail.errors import (
     Busy,
     InsufficientScope,
-    InternalError,
     InvalidParams,
     MethodNotFound,
     PeerError,

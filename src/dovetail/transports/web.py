@@ -206,14 +206,26 @@ def guarded(within: Limits) -> type[HttpToolsProtocol]:
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn, which tells of each signal that asks it to stop: the first starts the clock of the hard stop."""
+    """uvicorn, which tells of each signal that asks it to stop: the first starts the clock of the hard stop.
+
+    start: awaited before anything else; what it raises, `serve` raises.
+    on_ready: called once the application has started and the sockets are served.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, on_stop: Callable[[int], None], drain: Callable[[], Awaitable[None]]
+        self,
+        config: uvicorn.Config,
+        on_stop: Callable[[int], None],
+        drain: Callable[[], Awaitable[None]],
+        *,
+        start: Callable[[], Awaitable[None]] | None = None,
+        on_ready: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._on_stop = on_stop
         self._drain = drain
+        self._start = start
+        self._on_ready = on_ready
         self._times = 0
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -222,6 +234,14 @@ class WebServer(uvicorn.Server):
         self._on_stop(self._times)
         super().handle_exit(sig, frame)
         self._captured_signals.clear()  # a stop that was asked for is a success, not a death by signal
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and serve the sockets."""
+        if self._start is not None:
+            await self._start()
+        await super().startup(sockets)
+        if self._on_ready is not None:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more, let what runs come to its end, then close what is left."""
