@@ -3,11 +3,13 @@ a call, and a scope asked for later.
 """
 
 import asyncio
+import json
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +130,64 @@ async def test_the_official_client_logs_in(url: str, mode: str) -> None:
     assert memory.tokens is not None
     assert "write" in (memory.tokens.scope or "")
     assert user.logins == 2  # the second for the scope
+
+
+@pytest.fixture
+async def notes() -> AsyncIterator[str]:
+    """A server that takes one scope for everything and another for one tool, as `examples/guarded.py`."""
+
+    def make(url: str) -> Any:
+        users, scopes = {"ada": "pw"}, "notes:read notes:write"
+        authority = AuthorizationServer(issuer=url, users=users, resources=[url + "/mcp"], scopes=scopes)
+        app = Server("guarded", auth=Guard(authority.verifier(), scopes=["notes:read"], show_locked=True))
+
+        @app.tool
+        def whoami(ctx: Context) -> str:
+            assert ctx.principal is not None
+            return " ".join(sorted(ctx.principal.scopes))
+
+        @app.tool(scopes=["notes:write"])
+        def write(text: str) -> str:
+            return f"kept {text}"
+
+        return authority.beside(app.asgi())
+
+    async with running(make) as served:
+        yield served + "/mcp"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_official_client_keeps_its_scopes_when_it_asks_for_more(notes: str, mode: str) -> None:
+    user, memory = User(), Memory()
+    about = OAuthClientMetadata.model_validate({"client_name": "official", "redirect_uris": [REDIRECT]})
+    auth = OAuthClientProvider(notes, about, memory, user.visit, user.answer)
+    kind: Any = mode
+    async with (
+        httpx2.AsyncClient(auth=auth, timeout=20) as http,
+        OfficialClient(streamable_http_client(notes, http_client=http), mode=kind) as client,
+    ):
+        assert said(await client.call_tool("whoami", {})) == "notes:read"
+        assert said(await client.call_tool("write", {"text": "this"})) == "kept this"
+        assert said(await client.call_tool("whoami", {})) == "notes:read notes:write"
+    assert user.logins == 2
+
+
+async def test_the_official_client_of_the_older_line_keeps_its_scopes_when_it_asks_for_more(notes: str) -> None:
+    python = Path(__file__).parents[2] / ".venv-peers" / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("the older peers are not installed: make setup")
+    process = await asyncio.create_subprocess_exec(
+        python,
+        Path(__file__).with_name("older_login.py"),
+        notes,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    found = json.loads(out)
+    assert found["results"] == ["notes:read", "kept this", "notes:read notes:write"]
+    assert found["logins"] == [["notes:read"], ["notes:read", "notes:write"]]
 
 
 class FastLogin(FastOAuth):

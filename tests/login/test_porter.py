@@ -19,7 +19,6 @@ from dovetail import (
     StaticTokens,
 )
 from dovetail.auth.challenge import parse
-from dovetail.errors import InsufficientScope
 from dovetail.protocol.http import scope_challenge
 from login.hosting import running
 from transports.scene import INITIALIZED, LAST, Visit, initialize, modern, request, visit
@@ -209,7 +208,7 @@ async def test_missing_scopes_for_a_resource(method: str) -> None:
     answer = await visit(endpoint, request(method, uri="file://kept"), bearer("bob") | session).done()
     assert answer.status == 403
     said = parse(answer.headers["www-authenticate"])
-    assert (said.error, said.scopes) == ("insufficient_scope", ("write",))
+    assert (said.error, said.scopes) == ("insufficient_scope", ("write", "read"))
     assert answer.last["error"]["data"] == {"requiredScopes": ["write"]}
     hidden = await visit(endpoint, request(method, uri="file://hidden"), bearer("bob") | session).done()
     assert (hidden.status, hidden.last["error"]["code"]) == (200, -32002)
@@ -228,7 +227,7 @@ async def test_missing_scopes_in_both_eras() -> None:
     session = await opened(endpoint, "bob")
     older = await visit(endpoint, request(name="write", arguments={}), bearer("bob") | session).done()
     assert older.status == 403
-    assert parse(older.headers["www-authenticate"]).scopes == ("write",)
+    assert parse(older.headers["www-authenticate"]).scopes == ("write", "read")  # handshake clients replace theirs
     # The same caller, the same session, with more scopes by now.
     after = await visit(endpoint, request(name="write", arguments={}), bearer("bob-plus") | session).done()
     assert after.last["result"]["content"][0]["text"] == "written"
@@ -237,8 +236,35 @@ async def test_missing_scopes_in_both_eras() -> None:
     assert again.status == 403
 
 
+@pytest.mark.parametrize(
+    ("token", "stateless", "handshake"),
+    [
+        ("base", {"base", "write"}, {"base", "write"}),
+        ("more", {"base", "write"}, {"base", "more", "write"}),
+        ("all", {"base", "write"}, {"base", "all", "write"}),
+    ],
+)
+async def test_a_challenge_names_all_that_a_token_needs(token: str, stateless: set[str], handshake: set[str]) -> None:
+    tokens = StaticTokens(
+        {
+            "base": Principal("eve", scopes=["base"]),
+            "more": Principal("eve", scopes=["base", "more", 'no"scope']),
+            "all": Principal("eve", scopes=["all"]),
+        }
+    )
+    guard = Guard(tokens, scopes=["base"], implied={"all": ["base", "more"]})
+    endpoint = guarded(guard).asgi()
+    answer = await call(endpoint, token, "write")
+    assert answer.status == 403
+    assert {*parse(answer.headers["www-authenticate"]).scopes} == stateless
+    session = await opened(endpoint, token)
+    older = await visit(endpoint, request(name="write", arguments={}), bearer(token) | session).done()
+    assert older.status == 403
+    assert {*parse(older.headers["www-authenticate"]).scopes} == handshake
+
+
 def test_a_challenge_is_in_the_scheme_of_what_was_shown() -> None:
-    lacking = InsufficientScope(("write",))
+    lacking = ("write",)
     assert scope_challenge(lacking, None, b"DPoP x") == b'DPoP error="insufficient_scope", scope="write"'
     assert scope_challenge(lacking, None, b"Bearer x") == b'Bearer error="insufficient_scope", scope="write"'
 

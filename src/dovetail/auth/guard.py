@@ -173,6 +173,11 @@ class Guard:
         message = "Authentication is required" if words is None else f"Not served: {words}"
         return Denied(message, status=status, challenge=challenge, nonce=nonce)
 
+    def scopes_for(self, needed: Iterable[str], held: Iterable[str] = ()) -> Sequence[str]:
+        """Return the scopes a token needs for a request: those of every request, `needed`, and those that it has."""
+        implied = {inner for scope in held for inner in self._implied.get(scope, ())}
+        return tuple(dict.fromkeys((*self._scopes, *needed, *(scope for scope in held if scope not in implied))))
+
     def document(self, resource: str, needed: Sequence[str] = ()) -> dict[str, Any]:
         """What this server says of itself, with the scopes of what it offers. RFC 9728, section 2"""
         supported = (*self._scopes, *needed) if self._supported is None else self._supported

@@ -52,6 +52,7 @@ class Porter:
         """Who is calling."""
         place = self._placed(request)
         request.metadata = place.metadata if self._guard.leads else None
+        request.guard_scopes = self._guard.scopes_for
         head = Head(
             method=request.method,
             url=place.at(path),

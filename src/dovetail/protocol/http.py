@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dovetail.errors import Busy, InsufficientScope, ProtocolError, clip
+from dovetail.errors import Busy, ProtocolError, clip
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -37,13 +37,13 @@ def retry_header(exc: ProtocolError) -> list[tuple[bytes, bytes]]:
     return [(b"retry-after", b"%d" % max(1, int(exc.retry_after)))] if isinstance(exc, Busy) else []
 
 
-def scope_challenge(exc: InsufficientScope, metadata: str | None, shown: bytes = b"") -> bytes:
+def scope_challenge(scopes: Iterable[str], metadata: str | None, shown: bytes = b"") -> bytes:
     """What a caller must ask for to be served, in the scheme of the credentials it has shown.
 
     spec: authorization#runtime-insufficient-scope-errors
     """
     scheme = "DPoP" if shown[:5].lower() == b"dpop " else "Bearer"
-    said = f'{scheme} error="insufficient_scope", scope="{" ".join(exc.scopes)}"'
+    said = f'{scheme} error="insufficient_scope", scope="{" ".join(scopes)}"'
     return (said if metadata is None else f'{said}, resource_metadata="{metadata}"').encode()
 
 

@@ -229,7 +229,7 @@ class Endpoint:
             exchange.task.uncancel()
 
     def _refuse(self, request: Request, reply: Reply, id: jsonrpc.Id | None, exc: ProtocolError) -> Awaitable[None]:
-        return reply.finish(self._modern.refuse(id, exc), status_of(exc), request.headers_for(exc))
+        return reply.finish(self._modern.refuse(id, exc), status_of(exc), request.headers_for(exc, stateless=True))
 
     def _mode(self, headers: Mapping[bytes, bytes]) -> Responses:
         """How the answer may look: what the server is set to, narrowed by what the client takes."""

@@ -1,12 +1,12 @@
 """Request: one HTTP request in hand, with what has been found out about it so far."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from dovetail.errors import InsufficientScope, ProtocolError
 from dovetail.protocol.http import retry_header, scope_challenge
-from dovetail.protocol.principal import Principal
+from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.wire.shape import Struct
 
 Scope = dict[str, Any]
@@ -27,6 +27,7 @@ class Request(Struct):
     address: str | None  # the client's, where it says anything: on loopback everyone looks the same
     principal: Principal | None = None  # who the caller proved to be
     metadata: str | None = None  # where the server says who guards it
+    guard_scopes: Callable[[Iterable[str], Iterable[str]], Sequence[str]] | None = None  # see headers_for
     message: Any = None  # of a POST, once it is read
     size: int = 0
     mode: Responses = "auto"
@@ -41,11 +42,21 @@ class Request(Struct):
         """Seconds the caller's proof is still good for, and so a stream it opens; None if that is not known."""
         return None if self.principal is None else self.principal.lasts(time.time())
 
-    def headers_for(self, exc: ProtocolError) -> Headers:
-        """What an error response says beside its status: when to come back, or with which scopes."""
-        if isinstance(exc, InsufficientScope):
-            return [(b"www-authenticate", scope_challenge(exc, self.metadata, self.headers.get(b"authorization", b"")))]
-        return retry_header(exc)
+    def headers_for(self, exc: ProtocolError, *, stateless: bool = False) -> Headers:
+        """What an error response says beside its status: when to come back, or with which scopes.
+
+        The scopes are all that this request takes, those of the guard among them. Handshake clients replace the scopes
+        they have by those of the challenge, so for them it repeats those of their token.
+        spec: authorization#runtime-insufficient-scope-errors
+        """
+        if not isinstance(exc, InsufficientScope):
+            return retry_header(exc)
+        held = () if stateless or self.principal is None else sorted(self.principal.scopes)
+        scopes = (
+            dict.fromkeys((*exc.scopes, *held)) if self.guard_scopes is None else self.guard_scopes(exc.scopes, held)
+        )
+        shown = self.headers.get(b"authorization", b"")
+        return [(b"www-authenticate", scope_challenge(filter(SCOPE.fullmatch, scopes), self.metadata, shown))]
 
 
 class Guard(Protocol):
