@@ -435,15 +435,14 @@ async def serve_http(
         await server.stop()
 
 
-async def serve_unix(server: Server, *, path: str) -> None:
-    """Serve newline-delimited messages on a Unix socket in the running loop."""
-    await _serve_socket(server, None, path=path)
+async def serve_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
+    """Serve newline-delimited messages on a Unix socket in the running loop, without authentication."""
+    await _serve_socket(server, None, anonymous, path=path)
 
 
 async def serve_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
-    """Serve newline-delimited messages on TCP in the running loop."""
-    _check_reach(host, anonymous)
-    await _serve_socket(server, None, host=host, port=port)
+    """Serve newline-delimited messages on TCP in the running loop, without authentication."""
+    await _serve_socket(server, None, anonymous, host=host, port=port)
 
 
 def serving(
@@ -611,8 +610,7 @@ def _describe_exit(process: Any) -> str:
 
 def run_unix(server: Server, *, path: str, anonymous: bool = False) -> None:
     """Serve newline-delimited messages on a Unix socket until a signal comes; nobody is authenticated here."""
-    _check_unguarded(server, anonymous)
-    _run_socket(server, path=path)
+    _run_socket(server, anonymous, path=path)
 
 
 def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous: bool = False) -> None:
@@ -620,9 +618,7 @@ def run_tcp(server: Server, *, host: str = "127.0.0.1", port: int = 0, anonymous
 
     Nobody is authenticated here: `anonymous=True` says that an address others can reach is meant.
     """
-    _check_unguarded(server, anonymous)
-    _check_reach(host, anonymous)
-    _run_socket(server, host=host, port=port)
+    _run_socket(server, anonymous, host=host, port=port)
 
 
 def _check_unguarded(server: Server, anonymous: bool) -> None:
@@ -632,15 +628,20 @@ def _check_unguarded(server: Server, anonymous: bool) -> None:
         )
 
 
-def _run_socket(server: Server, **options: Any) -> None:
+def _run_socket(server: Server, anonymous: bool, **options: Any) -> None:
     from dovetail.transports.watchdog import Watchdog
 
     with Watchdog() as dog:
-        _run(_serve_socket(server, dog, **options))
+        _run(_serve_socket(server, dog, anonymous, **options))
 
 
-async def _serve_socket(server: Server, dog: "Watchdog | None", **options: Any) -> None:
+async def _serve_socket(server: Server, dog: "Watchdog | None", anonymous: bool, **options: Any) -> None:
     from dovetail.transports.sockets import listening
+
+    # Checked here because `run` and `serve` both pass this point.
+    _check_unguarded(server, anonymous)
+    if "host" in options:
+        _check_reach(options["host"], anonymous)
 
     def ending() -> None:
         if dog is not None:
