@@ -1,24 +1,26 @@
 """Conditions on the arguments of a call: a place, named by a JSON pointer, and what must be true of the value there.
 
 A value can fulfil a condition, fail it, or be beyond judging (another type, an address written oddly): whoever asks
-says what such doubt counts as. Of a list, every item must fulfil it, or, where doubt counts, any.
+says what such doubt counts as. Of a list, every item must fulfil it, or, where doubt counts, any. The same holds for
+the values a server may take an argument for, such as a text that is also a number.
 """
 
 import ntpath
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import clip
+from dovetail.host.coercion import NOTHING, UNCLEAR, Expected, places, readings
 from dovetail.wire.codec import canonical, encode
 from dovetail.wire.shape import Struct
 
-_NOTHING: Final = object()
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?")
 _EXACT: Final = 2**53  # up to which every whole number is one float
+_MAX_DEPTH: Final = 64
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
@@ -29,26 +31,39 @@ class Condition(Struct, frozen=True):
     test: str
     values: tuple[Any, ...] = ()
 
-    def holds(self, arguments: Mapping[str, Any], *, doubt: bool) -> bool:
-        """Whether the arguments fulfil it; `doubt` is the answer where that cannot be said."""
-        value = _at(arguments, self.pointer)
-        if self.test == "exists":
-            return value is not _NOTHING
-        if value is _NOTHING:
-            return False
-        found = [self._of(one) for one in _leaves(value)] if isinstance(value, list) else [self._of(value)]
-        if self.test in ("equals", "in") and isinstance(value, list):
-            found = [self._of(value)] if self._of(value) else found
-        judged = [doubt if one is None else one for one in found]
-        return any(judged) if doubt else bool(judged) and all(judged)
+    def holds(self, arguments: Mapping[str, Any], *, doubt: bool, schema: Mapping[str, Any] | None = None) -> bool:
+        """Whether the arguments fulfil it; `doubt` is the answer where that cannot be said.
+
+        The schema of the arguments says which types a server expects. Without it a value may be taken for any type.
+        """
+        return _together([self._at(*place, doubt) for place in places(arguments, self.pointer, schema)], doubt)
 
     def found(self, arguments: Mapping[str, Any]) -> str:
         """What stands there, for a reader."""
-        value = _at(arguments, self.pointer)
-        return "nothing" if value is _NOTHING else shown(value)
+        value, _ = next(places(arguments, self.pointer, None))
+        return "nothing" if value is NOTHING else shown(value)
 
-    def _of(self, value: Any) -> bool | None:
-        return _TESTS[self.test](value, self.values)
+    def _at(self, value: Any, wanted: Expected, doubt: bool) -> bool:
+        if value is UNCLEAR:
+            return doubt
+        if value is NOTHING or self.test == "exists":
+            return value is not NOTHING
+        return self._judge(value, wanted, doubt)
+
+    def _judge(self, value: Any, wanted: Expected, doubt: bool, depth: int = 0) -> bool:
+        if depth > _MAX_DEPTH:
+            return doubt
+        answers: list[bool] = []
+        for reading in readings(value, wanted):
+            answer = None if reading is UNCLEAR else _TESTS[self.test](reading, self.values, wanted)
+            if isinstance(reading, list) and not answer:
+                items = [self._judge(item, wanted.inside(at), doubt, depth + 1) for at, item in enumerate(reading)]
+                unsure = answer is None and _TESTS[self.test] is _in
+                answer = (bool(items) and _together(items, doubt)) or (None if unsure else False)
+            if answer and _as_meant(reading, value):
+                return True
+            answers.append(doubt if answer is None else answer)
+        return _together(answers, doubt)
 
     def __str__(self) -> str:
         said = ", ".join(shown(one) for one in self.values)
@@ -118,32 +133,44 @@ def shown(value: Any) -> str:
     return clip(encode(value).decode(errors="replace"), 200)
 
 
-def _at(arguments: Any, pointer: str) -> Any:
-    value: Any = arguments
-    for part in pointer[1:].split("/"):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, Mapping) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return _NOTHING
-    return value
+def _together(answers: Sequence[bool], doubt: bool) -> bool:
+    return any(answers) if doubt else all(answers)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """The items of a list, those of lists in it included."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
-        else:
-            yield one
+def _as_meant(reading: Any, value: Any) -> bool:
+    """Whether a value is read as it was written, and is no text, which may always be meant for something else."""
+    return reading is value and not isinstance(value, str)
 
 
-def _in(value: Any, values: Sequence[Any]) -> bool:
-    return canonical(_valued(value)) in {canonical(_valued(one)) for one in values}  # true is not 1
+def _in(value: Any, values: Sequence[Any], wanted: Expected) -> bool | None:
+    answers = [_equals(value, one, wanted) for one in values]
+    return True if True in answers else None if None in answers else False
+
+
+def _equals(value: Any, other: Any, wanted: Expected) -> bool | None:
+    """Whether two values are equal; None if that depends on how a server reads something within the first."""
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        pairs = [(value[name], other[name], name) for name in value if name in other]
+        same_size = len(pairs) == len(value) == len(other)
+    elif isinstance(value, list) and isinstance(other, list):
+        pairs = [(one, two, at) for at, (one, two) in enumerate(zip(value, other, strict=False))]
+        same_size = len(value) == len(other)
+    else:
+        return canonical(_valued(value)) == canonical(_valued(other))  # true is not 1
+    if not same_size:
+        return False
+    answers = {_may_equal(one, two, wanted.inside(step)) for one, two, step in pairs}
+    return False if False in answers else None if None in answers else True
+
+
+def _may_equal(value: Any, other: Any, wanted: Expected) -> bool | None:
+    answers: set[bool | None] = set()
+    for reading in readings(value, wanted):
+        answer = None if reading is UNCLEAR else _equals(reading, other, wanted)
+        if answer and _as_meant(reading, value):
+            return True
+        answers.add(answer)
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _valued(value: Any) -> Any:
@@ -159,11 +186,11 @@ def _valued(value: Any) -> Any:
             return value
 
 
-def _matches(value: Any, globs: Sequence[str]) -> bool | None:
+def _matches(value: Any, globs: Sequence[str], _: Expected) -> bool | None:
     return any(fnmatchcase(value, glob) for glob in globs) if isinstance(value, str) else None
 
 
-def _host_in(value: Any, globs: Sequence[str]) -> bool | None:
+def _host_in(value: Any, globs: Sequence[str], _: Expected) -> bool | None:
     # Only what every reader of URLs reads alike: no user, no backslash, no blank, nothing but ASCII.
     found = _URL.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -172,7 +199,7 @@ def _host_in(value: Any, globs: Sequence[str]) -> bool | None:
     return any(fnmatchcase(host, glob.lower()) for glob in globs)
 
 
-def _under(value: Any, folders: Sequence[str]) -> bool | None:
+def _under(value: Any, folders: Sequence[str], _: Expected) -> bool | None:
     if not isinstance(value, str) or "\0" in value or value.startswith("~"):
         return None
     if value.lower().startswith("file:"):
@@ -197,7 +224,7 @@ def _within(value: str, folder: str) -> bool | None:
     return path == place or path.startswith(f"{place}{kind.sep}")
 
 
-_TESTS: Final[Mapping[str, Callable[[Any, Sequence[Any]], bool | None]]] = {
+_TESTS: Final[Mapping[str, Callable[[Any, Sequence[Any], Expected], bool | None]]] = {
     "in": _in,
     "equals": _in,
     "matches": _matches,

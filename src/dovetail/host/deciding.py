@@ -34,9 +34,10 @@ class Postponed(PolicyError):
 
 
 class Settled(Struct, frozen=True):
-    """It may happen, perhaps with something else than was asked for."""
+    """It may happen: the question as it was judged, whose arguments are to be sent, and what the user put instead."""
 
     reason: str
+    question: Question
     edited: Any = None
 
 
@@ -113,20 +114,22 @@ class Desk:
                 await self._remember(question, mark, answer)
                 return self._allowed(question, decision, f"the user said yes: {answer.scope}")
             case Edit():
-                self.check_edited(question, answer.value)
+                question = self.check_edited(question, answer.value)
                 return replace(self._allowed(question, decision, "the user changed it"), edited=answer.value)
             case Later():
                 raise Postponed(answer.ticket)
             case _:
                 raise self._refused(question, decision, answer.reason or "the user said no")
 
-    def check_edited(self, question: Question, value: Any) -> None:
-        """Look at what a person put in the place of arguments, which is a call like any other; PolicyError if not."""
+    def check_edited(self, question: Question, value: Any) -> Question:
+        """The question with the arguments a person put in their place, if the policy lets them pass; or PolicyError."""
         if question.kind not in _WITH_ARGUMENTS:
-            return
+            return question
         if not isinstance(value, dict):
             raise PolicyError(f"{question.full}: arguments are an object, and the user's edit is none")
-        self.check(replace(question, arguments=value))
+        edited = question.with_arguments(value)
+        self.check(edited)
+        return edited
 
     # What is decided, and told
 
@@ -147,7 +150,7 @@ class Desk:
 
     def _allowed(self, question: Question, decision: Decision, reason: str = "") -> Settled:
         self._decided(question, replace(decision, verdict="allow", reason=reason or decision.reason))
-        return Settled(reason or decision.reason)
+        return Settled(reason or decision.reason, question)
 
     def _refused(self, question: Question, decision: Decision, reason: str) -> PolicyError:
         verdict = "deny" if decision.verdict in ("allow", "ask") else decision.verdict

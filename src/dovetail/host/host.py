@@ -29,12 +29,13 @@ from dovetail.host.models.model import Model
 from dovetail.host.noting import journaling
 from dovetail.host.performing import barred, passed, performed
 from dovetail.host.pinned import Pins
-from dovetail.host.policy import Policy
+from dovetail.host.policy import Policy, Question
 from dovetail.host.postponing import Postponing
 from dovetail.host.roster import PATIENCE, Roster
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up
 from dovetail.host.secrets import Level, Secrets
 from dovetail.serve import Server, Transport, serving
+from dovetail.wire.codec import plain
 from dovetail.wire.completion import Completion
 from dovetail.wire.prompts import GetPromptResult
 from dovetail.wire.resources import ReadResourceResult
@@ -203,42 +204,43 @@ class Host(Roster):
             name, arguments = inner_call(arguments or {})
         member, tool = await self.find(name)
         declared = await self.declared(member, tool)
-        question = self.question(member, "tool.call", tool, dict(arguments or {}), declared)
+        question = self.question(member, "tool.call", tool, plain(arguments or {}), declared)
         try:
             settled = await self.desk.settle(question, declared, {"description": declared.description or ""}, wait=wait)
         except Postponed as put_off:
             return await self.postponing.put_off(put_off.ticket, question, declared)
         await self.check_same(member, declared)
-        told = settled.edited if settled.edited is not None else dict(question.arguments or {})
         return await self.perform(
-            member, declared, told, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
+            member, declared, settled.question, wait=wait, timeout=timeout, progress=progress, meta=meta, retry=retry
         )
 
     async def perform(
         self,
         member: Member,
         declared: Any,
-        arguments: dict[str, Any],
+        question: Question,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
         timeout: float | None = None,
         **options: Any,
     ) -> Any:
-        """Do what may be done, within the limits; `resume` goes on with a call that waited."""
-        tool: str = declared.name
+        """Do what may be done, within the limits, with the arguments that were judged.
+
+        `resume` goes on with a call that waited.
+        """
 
         async def work(client: Client, most: float | None) -> Any:
             if resume is not None:
                 return await resume(client)
             start = client.call_tool if wait else client.start_tool
             idle = timeout if most is None else min(timeout or most, most)
-            return await start(tool, arguments, timeout=idle, total=most, **options)
+            return await start(question.tool, dict(question.arguments or {}), timeout=idle, total=most, **options)
 
         with lacking():
-            result = await performed(self, member, self.question(member, "tool.call", tool, arguments, declared), work)
+            result = await performed(self, member, question, work)
         if isinstance(result, Pending):
-            return await self.postponing.asked(member, declared, arguments, result)
+            return await self.postponing.asked(member, declared, question, result)
         return await passed(self, member, declared, result)
 
     async def read(self, server: str, uri: str) -> ReadResourceResult:
@@ -252,8 +254,8 @@ class Host(Roster):
         """A prompt of a server, filled in."""
         member = self._member(server)
         question = self.question(member, "prompt.get", name, dict(arguments or {}))
-        settled = await self.desk.settle(question)
-        told: Mapping[str, str] | None = arguments if settled.edited is None else settled.edited
+        question = (await self.desk.settle(question)).question
+        told: Mapping[str, Any] = question.arguments or {}
         return await performed(self, member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:

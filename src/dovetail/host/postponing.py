@@ -35,7 +35,7 @@ class Place(Protocol):
         self,
         member: Member,
         declared: Any,
-        arguments: dict[str, Any],
+        question: Question,
         *,
         wait: bool = True,
         resume: Callable[[Client], Awaitable[Any]] | None = None,
@@ -64,9 +64,8 @@ class Postponing:
         await self._inbox.attach(ticket, _work(question, declared))
         return Waiting(ticket=ticket)
 
-    async def asked(self, member: Member, declared: Any, arguments: dict[str, Any], pending: Pending) -> Any:
+    async def asked(self, member: Member, declared: Any, question: Question, pending: Pending) -> Any:
         """A call whose server asks: what only a person can answer is written down, the rest is answered now."""
-        question = self._host.question(member, "tool.call", declared.name, arguments, declared)
         asked = {key: plain(one) for key, one in pending.questions.items() if one.method in _FORMS}
         forms = {key: one for key, one in asked.items() if self._may_ask(member, one)}
         rest = {key: one for key, one in pending.questions.items() if key not in asked}
@@ -74,7 +73,7 @@ class Postponing:
         answers |= await member.answer(rest) if rest else {}
         work = _work(question, declared, pending=pending.dump().decode(), questions=forms, answers=answers)
         if not forms:
-            return await self._resumed(member, declared, work, Deny())
+            return await self._resumed(member, declared, question, work, Deny())
         ticket = await self._inbox.put(_together(member, forms), work)
         return Waiting(ticket=ticket, questions=tuple(_request(member, one) for one in forms.values()))
 
@@ -115,13 +114,12 @@ class Postponing:
         decision = desk.check(question)
         desk.heard(replace(question, kind=request.kind), answer, decision.reason)
         if work.pending is not None:
-            return await self._resumed(member, declared, work, answer)
+            return await self._resumed(member, declared, question, work, answer)
         if request.kind == "definition.changed":
             return await self._agreed(question, declared, answer)
         settled = await desk.accept(question, work.fingerprint, answer, decision)
         await desk.note(question, declared, fingerprint(declared))
-        arguments = work.arguments if settled.edited is None else settled.edited
-        return await self._host.perform(member, declared, arguments, wait=request.wait)
+        return await self._host.perform(member, declared, settled.question, wait=request.wait)
 
     async def _agreed(self, question: Question, declared: Any, answer: Answer) -> Any:
         """The new definition may be used, which says nothing of the call that met it."""
@@ -134,7 +132,7 @@ class Postponing:
         if not await self._inbox.take(ticket):
             raise NotOffered(f"no question waits under {clip(ticket)} any more")
 
-    async def _resumed(self, member: Member, declared: Any, work: Work, answer: Answer) -> Any:
+    async def _resumed(self, member: Member, declared: Any, question: Question, work: Work, answer: Answer) -> Any:
         pending = Pending.load(work.pending or "")
 
         async def resume(client: Client) -> Any:
@@ -142,7 +140,7 @@ class Postponing:
                 raise AnswerError(f"it asked in more than {client.limits.rounds} rounds")
             return await client.resume(pending, responses(work, answer))
 
-        return await self._host.perform(member, declared, work.arguments, wait=False, resume=resume)
+        return await self._host.perform(member, declared, question, wait=False, resume=resume)
 
 
 def _work(question: Question, declared: Any, **more: Any) -> Work:

@@ -314,16 +314,17 @@ class Roster:
         self, member: Member, kind: str, name: str, arguments: Mapping[str, Any] | None, declaration: Any = None
     ) -> Question:
         """What the policy is asked about one thing of one server."""
-        return Question(
+        question = Question(
             server=member.name,
             tool=name,
             kind=kind,
-            arguments=arguments,
+            schema=getattr(declaration, "input_schema", None) if kind == "tool.call" else None,
             annotations=getattr(declaration, "annotations", None) if kind.startswith("tool.") else None,
             trusted=member.settings.trust,
             identity=member.identity,
             project=self._project,
         )
+        return question if arguments is None else question.with_arguments(arguments)
 
     def quota(self, member: Member, tool: str) -> Quota:
         """The limits of one tool."""

@@ -11,11 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from dovetail.errors import clip
+from dovetail.host.coercion import normalize
 from dovetail.host.conditions import Condition, condition
 from dovetail.host.globs import loosely, tightly
 from dovetail.host.kinds import DEMANDED, GIVEN, read_kinds
 from dovetail.host.names import full
-from dovetail.wire.shape import Struct
+from dovetail.wire.shape import Struct, replace
 from dovetail.wire.tools import ToolAnnotations
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
@@ -38,6 +39,7 @@ class Question(Struct, frozen=True, kw_only=True):
     tool: str = ""  # or the URI of a resource, or the name of a prompt
     kind: str = "tool.call"
     arguments: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None  # of the arguments; without it they may be of any type to the server
     annotations: ToolAnnotations | None = None
     trusted: bool = False
     foreign: bool = False  # the server comes from a project, not from the user
@@ -49,6 +51,10 @@ class Question(Struct, frozen=True, kw_only=True):
     def full(self) -> str:
         """The name as the host spells it."""
         return full(self.server, self.tool) if self.tool else self.server
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "Question":
+        """The question about a call with these arguments, decoded by the schema: judge and send these."""
+        return replace(self, arguments=normalize(self.schema, arguments))
 
     def fact(self, name: str) -> bool:
         """One of the four hints as it counts here: of a server that is not trusted, the worst is believed."""
@@ -95,7 +101,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             if question.fact(name) is not wanted:
                 trust = "" if question.trusted else ", and the server is not trusted to say so"
                 return f"{name} is not {str(wanted).lower()}{trust}"
-        return self._arguments(question.arguments) if self.conditional else None
+        return self._arguments(question.arguments, question.schema) if self.conditional else None
 
     def _names(self, question: Question) -> bool:
         if self.server and not any(fnmatchcase(question.server, glob) for glob in self.server):
@@ -123,14 +129,14 @@ class Rule(Struct, frozen=True, kw_only=True):
         """Whether it wants nothing to do with a server, or with this of it."""
         return self.verdict in ("deny", "hide") and bool(question.tool or not self.tool)
 
-    def _arguments(self, arguments: Mapping[str, Any] | None) -> str | None:
+    def _arguments(self, arguments: Mapping[str, Any] | None, schema: Mapping[str, Any] | None) -> str | None:
         if arguments is None:
             return "it depends on the arguments"
         loose = self.verdict != "allow"
         for one in self.when:
-            if not one.holds(arguments, doubt=loose):
+            if not one.holds(arguments, doubt=loose, schema=schema):
                 return f"needs {one}, got {one.found(arguments)}"
-        if self.unless and all(one.holds(arguments, doubt=not loose) for one in self.unless):
+        if self.unless and all(one.holds(arguments, doubt=not loose, schema=schema) for one in self.unless):
             return f"not if {' and '.join(map(str, self.unless))}"
         return None
 

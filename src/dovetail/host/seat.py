@@ -165,14 +165,14 @@ class Seat:
         definition = await host.declared(member, wanted.name) if wanted.kind == "tool.call" else None
         question = host.question(member, wanted.kind, wanted.name, wanted.arguments, definition)
         round_ = Round(exchange, self._tickets, self.name, "" if definition is None else fingerprint(definition))
-        changes = await self._agreed(question, definition, round_)
+        question = await self._agreed(question, definition, round_)
         if definition is not None:
             await host.check_same(member, definition)
 
         async def work(_: Any, most: float | None) -> Result | bytes:
             return await (await member.forwarding()).serve(exchange, most)
 
-        with round_.going_on(**changes):
+        with round_.going_on(**_judged(question, exchange.params)):
             result = await performed(host, member, question, work)
         if definition is not None and question_in(result, exchange.method) is None:
             return await passed(host, member, definition, result, lambda request: self._ask_later(request, round_))
@@ -184,16 +184,15 @@ class Seat:
         if why is not None and (wanted.part_of or why.verdict == "hide"):
             raise why
 
-    async def _agreed(self, question: Question, definition: Any, round_: Round) -> dict[str, Any]:
-        """What the user wants to be otherwise in the request."""
+    async def _agreed(self, question: Question, definition: Any, round_: Round) -> Question:
+        """The question that was agreed to, perhaps with the user's own arguments."""
         settled = await self._host.desk.settle(
             replace(question, caller=round_.who or _NOBODY),
             definition,
             {"description": definition.description or ""} if definition is not None else {},
             ask=lambda request: self._ask(request, round_),
         )
-        edits = settled.edited is not None and question.kind in ("tool.call", "prompt.get")
-        return {"arguments": settled.edited} if edits else {}
+        return settled.question
 
     async def _ask(self, request: ConsentRequest, round_: Round) -> Answer:
         if round_.able:
@@ -213,12 +212,19 @@ class Seat:
         return await broker.ask(request)
 
 
+def _judged(question: Question, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that were judged, if the request has others."""
+    given, judged = params.get("arguments"), question.arguments
+    same = judged is None or judged is given or (given is None and not judged)
+    return {} if same else {"arguments": judged}
+
+
 def _wanted(exchange: Exchange) -> Wanted:
     params = exchange.params
     arguments = params.get("arguments")
     match exchange.method:
         case "tools/call":
-            return Wanted("tool.call", str(params.get("name")), arguments)
+            return Wanted("tool.call", str(params.get("name")), arguments if type(arguments) is dict else {})
         case "prompts/get":
             return Wanted("prompt.get", str(params.get("name")), arguments if type(arguments) is dict else {})
         case "resources/read":

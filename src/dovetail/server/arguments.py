@@ -76,7 +76,7 @@ def mended(schema: Schema, value: Any) -> Any:
 
     A text that the schema allows is never touched. Null for what may be left out but not be null is left out.
     """
-    return _mended(_Place(schema, schema.get("$defs", {}), ""), value)
+    return _mended(_Place(schema, _table(schema, "$defs"), ""), value)
 
 
 def misfits(schema: Schema, value: Any, shared: Schema, path: str) -> Iterator[str]:
@@ -176,8 +176,9 @@ def _mended_members(place: _Place, value: dict[str, Any] | list[Any]) -> Any:
 
 def _left_out(place: _Place, name: str) -> bool:
     """Whether null can only mean that nothing was said; a model that must name everything says so."""
-    optional = name in place.schema.get("properties", {}) and name not in place.schema.get("required", ())
-    schemas = _open(place.inner(place.schema["properties"][name], "")) if optional else []
+    properties, required = _table(place.schema, "properties"), place.schema.get("required", ())
+    optional = name in properties and isinstance(required, (list, tuple)) and name not in required
+    schemas = _open(place.inner(properties[name], "")) if optional else []
     return bool(schemas) and not any(_allows(schema, None) for schema in schemas)
 
 
@@ -286,9 +287,11 @@ def _open(place: _Place) -> list[Schema]:
             return found
         schema = todo.pop(0)
         if "$ref" in schema:
-            todo.insert(0, place.shared.get(str(schema["$ref"]).removeprefix(_REF), {}))
+            todo.insert(0, _table(place.shared, str(schema["$ref"]).removeprefix(_REF)))
         elif inner := schema.get("anyOf") or schema.get("oneOf"):
-            todo = [*(one for one in inner if isinstance(one, dict)), *todo]
+            if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
+                return []  # `true` allows everything
+            todo = [*inner, *todo]
         elif isinstance(schema.get("type"), str):
             found.append(schema)
         else:
@@ -311,10 +314,8 @@ def _tagged(schema: Schema, value: dict[str, Any]) -> bool:
 
 def _tags(schema: Schema) -> dict[str, list[Any]]:
     """The members of an object that can only have one value."""
-    members: Mapping[str, Any] = schema.get("properties", {})
-    return {
-        name: one["enum"] for name, one in members.items() if isinstance(one, dict) and len(one.get("enum", ())) == 1
-    }
+    members = {name: one.get("enum") for name, one in _table(schema, "properties").items() if isinstance(one, dict)}
+    return {name: choices for name, choices in members.items() if isinstance(choices, list) and len(choices) == 1}
 
 
 def _allows(schema: Schema, value: Any) -> bool:
@@ -347,11 +348,17 @@ def _decoded(text: str) -> tuple[Any] | None:
 
 def _item_schema(schema: Schema, at: int) -> Any:
     prefix = schema.get("prefixItems", ())
-    return prefix[at] if at < len(prefix) else schema.get("items")
+    return prefix[at] if isinstance(prefix, (list, tuple)) and at < len(prefix) else schema.get("items")
 
 
 def _member_schema(schema: Schema, name: str) -> Any:
-    return schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+    return _table(schema, "properties").get(name) or schema.get("additionalProperties")
+
+
+def _table(schema: Schema, name: str) -> Schema:
+    """A member that is an object; an empty one where a schema, which may be a stranger's, has something else."""
+    found = schema.get(name)
+    return cast("Schema", found) if isinstance(found, dict) else {}
 
 
 def _alternatives(schemas: Sequence[Schema]) -> str:

@@ -1,0 +1,349 @@
+"""Rules about arguments, where a server may take a value for something else than it looks like."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail import Client, Policy, PolicyError, Server, arg, rule
+from dovetail.host import Allow, Edit, Host, Question
+from dovetail.host.coercion import expected as expected_by
+from dovetail.host.coercion import normalize, readings
+from dovetail.host.rules import STRICTNESS
+
+app = Server("s")
+calls: list[dict[str, Any]] = []
+
+
+@app.tool
+def act(
+    path: str,
+    force: bool = False,
+    count: int = 0,
+    options: dict[str, Any] | None = None,
+    tags: list[str] | None = None,
+    note: str = "",
+) -> str:
+    calls.append({"path": path, "force": force, "count": count, "options": options, "tags": tags, "note": note})
+    return "ran"
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+DENIED = [
+    (arg("/force").equals(True), {"force": "true"}),
+    (arg("/force").equals(True), {"force": " true "}),
+    (arg("/force").equals(True), {"force": "yes"}),
+    (arg("/force").equals(True), {"force": 1}),
+    (arg("/count").in_([99]), {"count": "99"}),
+    (arg("/count").in_([99]), {"count": "9.9e1"}),
+    (arg("/count").in_([99]), {"count": "99.0"}),
+    (arg("/count").equals(99), {"count": " 99 "}),
+    (arg("/count").equals(1000), {"count": "1_000"}),
+    (arg("/options/force").exists(), {"options": '{"force": 1}'}),
+    (arg("/options/force").equals(1), {"options": '{"force": 1}'}),
+    (arg("/options/force").equals(True), {"options": {"force": "on"}}),
+    (arg("/options/deep/force").exists(), {"options": {"deep": '{"force": 1}'}}),
+    (arg("/tags").matches("prod*"), {"tags": '["prod"]'}),
+    (arg("/tags/0").equals("prod"), {"tags": '["prod"]'}),
+    (arg("/tags").in_(["prod"]), {"tags": ' ["test", "prod"]'}),
+]
+
+
+@pytest.mark.parametrize("through", ["host", "gateway"])
+@pytest.mark.parametrize(("condition", "arguments"), DENIED)
+async def test_a_deny_rule_holds_however_a_value_is_written(
+    through: str, condition: Any, arguments: dict[str, Any]
+) -> None:
+    arguments = {"path": "x", **arguments}
+    async with Host(policy=Policy("allow", [rule("deny", tool="s.act", when=condition)])) as host:
+        host.add("s", app)
+        if through == "host":
+            with pytest.raises(PolicyError):
+                await host.call("s.act", arguments)
+        else:
+            async with Client(host.as_server()) as client:
+                assert (await client.call_tool("s__act", arguments)).is_error
+    assert calls == []
+
+
+@pytest.mark.parametrize("through", ["host", "gateway", "search"])
+async def test_the_arguments_that_were_judged_are_shown_noted_and_sent(through: str) -> None:
+    received: list[Any] = []
+    asked: list[Any] = []
+    noted: list[Any] = []
+    judged = {"path": "5", "force": True, "count": 99, "tags": ["a"]}
+
+    async def record(exchange: Any, proceed: Any) -> Any:
+        if exchange.method == "tools/call":
+            received.append(exchange.params["arguments"])
+        return await proceed(exchange)
+
+    def consent(request: Any) -> Allow:
+        asked.append(request.arguments)
+        return Allow()
+
+    behind = Server("s", middleware=[record])
+    behind.tool(act)
+    async with Host(consent=consent) as host:
+        host.add("s", behind)
+        host.on("*", lambda event: noted.append(event) if event.kind in ("call", "decision") else None)
+        written = {"path": "5", "force": "true", "count": "99", "tags": '["a"]'}
+        if through == "host":
+            await host.call("s.act", written)
+        else:
+            gateway = host.as_server("search" if through == "search" else "merged")
+            async with Client(gateway) as client:
+                if through == "search":
+                    await client.call_tool("call_tool", {"name": "s__act", "arguments": written})
+                else:
+                    await client.call_tool("s__act", written)
+    assert received == [judged]
+    assert asked == [judged]
+    questions = [event.details if event.kind == "call" else event.details.question for event in noted]
+    assert [one.arguments for one in questions if one.kind == "tool.call"] == [judged, judged]
+
+
+async def test_arguments_a_user_edits_are_judged_and_sent_the_same_way() -> None:
+    policy = Policy("ask", [rule("deny", tool="s.act", when=arg("/force").equals(True))])
+    edit: dict[str, Any] = {"path": "x", "force": "true"}
+    async with Host(policy=policy, consent=lambda request: Edit(edit)) as host:
+        host.add("s", app)
+        with pytest.raises(PolicyError):
+            await host.call("s.act", path="x")
+        assert calls == []
+        edit["force"], edit["count"] = "false", "7"
+        await host.call("s.act", path="x")
+    assert [(one["force"], one["count"]) for one in calls] == [(False, 7)]
+
+
+def verdict(condition: Any, value: Any, schema: Any = None, verdict: Any = "deny") -> str:
+    whole = None if schema is None else {"type": "object", "properties": {"x": schema}}
+    policy = Policy("allow" if verdict == "deny" else "ask", [rule(verdict, when=condition)])
+    question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
+    return policy.decide(question).verdict
+
+
+X = arg("/x")
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"description": "anything"}, {"anyOf": [{"type": "string"}, {}]}])
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        *((X.equals(True), value) for value in ("true", "True", "yes", "on", "1", "t", "1.0", 1, '"true"')),
+        *((X.equals(False), value) for value in ("false", "no", "off", "0", 0)),
+        *((X.in_([99]), value) for value in ("99", "9.9e1", " 99 ", "99.0", "+99", "0x63", "\uff19\uff19", '"99"')),
+        (X.equals(1000), "1_000"),
+        (X.equals("99"), 99),
+        (X.equals({"a": 1}), '{"a": "1"}'),
+        (X.equals([1, True]), ["1", "yes"]),
+        (arg("/x/force").exists(), '{"force": 1}'),
+        (arg("/x/force").exists(), '"{\\"force\\": 1}"'),
+        (arg("/x/0/force").equals(1), '[{"force": "1"}]'),
+        (X.matches("prod*"), '["prod"]'),
+        (X.matches("prod*"), '"prod"'),
+        (X.host_in("evil.example"), '["http://evil.example/"]'),
+        (X.under("/etc"), '"/etc/passwd"'),
+    ],
+)
+def test_where_the_schema_is_silent_another_reading_is_a_doubt(schema: Any, condition: Any, value: Any) -> None:
+    assert verdict(condition, value, schema) == "deny"
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"type": "string"}])
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        (X.equals(True), "hello"),
+        (X.in_([99]), "a99"),
+        (arg("/x/force").exists(), "force"),
+        (X.matches("prod*"), "test"),
+        (X.matches("prod*"), "[prod]"),
+        (X.host_in("evil.example"), "http://good.example/"),
+    ],
+)
+def test_a_plain_text_leaves_no_doubt(schema: Any, condition: Any, value: Any) -> None:
+    assert verdict(condition, value, schema) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        (X.equals(True), "true"),
+        (X.in_([99]), "99"),
+        (X.matches("prod*"), "5"),
+        (arg("/x/force").exists(), '{"force": 1}'),
+    ],
+)
+def test_where_only_text_is_allowed_a_text_is_a_text(condition: Any, value: Any) -> None:
+    texts: list[Any] = [
+        {"type": "string"},
+        {"type": ["string"]},
+        {"enum": ["a", "b"]},
+        {"$ref": "#/properties/y"},
+        {"anyOf": [{"type": "string", "format": "uri"}, {"const": "none"}]},
+        {"allOf": [{}, {"type": "string"}]},
+    ]
+    for schema in texts:
+        whole = {"type": "object", "properties": {"x": schema, "y": {"type": "string"}}}
+        question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
+        assert Policy("allow", [rule("deny", when=condition)]).decide(question).verdict == "allow"
+
+
+def test_a_typed_value_that_is_allowed_stays_allowed() -> None:
+    for schema in (None, {"type": "integer"}, {"type": ["integer", "null"]}):
+        assert verdict(X.in_([1, 2]), 1, schema, "allow") == "allow"
+    assert verdict(X.in_([1, 2]), "1", {"type": "integer"}, "allow") == "allow"  # it is decoded first
+    assert verdict(X.in_([1, 2]), "1", None, "allow") == "ask"
+    assert verdict(X.in_(["1"]), "1", {"type": "string"}, "allow") == "allow"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "boolean"},
+        {"type": ["boolean", "null"]},
+        {"enum": [True, False]},
+        {"$ref": "#/$defs/flag"},
+        {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        {"oneOf": [{"const": True}, {"const": False}]},
+    ],
+)
+@pytest.mark.parametrize("value", ["yes", "enabled", "TRUE", 1, "1"])
+def test_a_value_the_schema_forbids_is_a_doubt(schema: Any, value: Any) -> None:
+    whole = {"type": "object", "properties": {"x": schema}, "$defs": {"flag": {"type": "boolean"}}}
+    question = Question(server="s", tool="t", schema=whole).with_arguments({"x": value})
+    for condition in (X.equals(True), X.equals(False), arg("/x/y").exists()):
+        assert Policy("allow", [rule("deny", when=condition)]).decide(question).verdict == "deny"
+
+
+# Properties
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3) | st.sampled_from([99, 1000]),
+    st.sampled_from([0.5, 1.0, 99.0]),
+    st.sampled_from(["", "prod", "prod-1", "true", "1", "99", "/etc/passwd", "http://evil.example/"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "force"]), inner, max_size=2),
+    max_leaves=4,
+)
+PLACES = st.sampled_from(["/x", "/x/force", "/x/0", "/x/a/force"]).map(arg)
+CONDITIONS = st.one_of(
+    st.builds(lambda place, value: place.equals(value), PLACES, VALUES),
+    st.builds(lambda place, values: place.in_(values), PLACES, st.lists(SCALARS, min_size=1, max_size=3)),
+    st.builds(
+        lambda place, test: getattr(place, test[0])(*test[1:]),
+        PLACES,
+        st.sampled_from(
+            [("exists",), ("matches", "prod*"), ("matches", "*"), ("host_in", "evil.*"), ("under", "/etc")]
+        ),
+    ),
+)
+
+
+def spellings(value: Any) -> st.SearchStrategy[str]:
+    """Texts that a lenient server takes for this value."""
+    texts = [json.dumps(value), f" {json.dumps(value)} ", json.dumps(value, indent=1)]
+    match value:
+        case bool():
+            texts += ["yes", "on", "1", "True", "T"] if value else ["no", "off", "0", "False", "F"]
+        case int() | float():
+            texts += [str(value), f"{float(value)}", f"{float(value):e}", f" {value}\n", f"0{abs(value)}"[value < 0 :]]
+            texts = [one for one in texts if float(one) == value]
+        case _:
+            pass
+    return st.sampled_from(texts)
+
+
+TYPES: dict[str, Any] = {
+    "null": {"type": "null"},
+    "boolean": {"type": "boolean"},
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "string": {"type": "string"},
+    "array": {"type": "array"},
+    "object": {"type": "object"},
+}
+
+
+def kind_of(value: Any) -> str:
+    names: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return "null" if value is None else names.get(type(value), "object")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Any, str, Any]:
+    value = draw(VALUES)
+    fits = TYPES[kind_of(value)]
+    schemas = [None, {}, {"anyOf": [fits, {"type": "string"}]}, {"type": [fits["type"], "string"]}]
+    if not isinstance(value, str):  # the schema of a text makes a text certain
+        schemas += [fits, {"anyOf": [fits, {"type": "null"}]}, {"type": [fits["type"]]}]
+    return value, draw(spellings(value)), draw(st.sampled_from(schemas))
+
+
+@settings(deadline=None, max_examples=600)
+@given(
+    case=cases(),
+    condition=CONDITIONS,
+    decided=st.sampled_from(["allow", "ask", "deny"]),
+    default=st.sampled_from(["allow", "ask", "deny"]),
+    negated=st.booleans(),
+)
+def test_a_text_is_never_judged_more_leniently_than_the_value_it_stands_for(
+    case: tuple[Any, str, Any], condition: Any, decided: Any, default: Any, negated: bool
+) -> None:
+    value, text, schema = case
+    whole = None if schema is None else {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    one = rule(decided, unless=condition) if negated else rule(decided, when=condition)
+    policy = Policy(default, [one])
+    question = Question(server="s", tool="t", schema=whole)
+    of_value = policy.decide(question.with_arguments({"x": value})).verdict
+    of_text = policy.decide(question.with_arguments({"x": text})).verdict
+    if decided == "allow" or STRICTNESS[decided] >= STRICTNESS[default]:
+        assert STRICTNESS[of_text] >= STRICTNESS[of_value]
+    if of_value == "deny":
+        assert of_text != "allow"
+
+
+KEYWORDS = (
+    "type", "properties", "items", "prefixItems", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const",
+    "required", "additionalProperties", "patternProperties", "x", "a", "force",
+)  # fmt: skip
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYWORDS),
+            inner | st.sampled_from(["string", "object", "array", "integer", "#", "#/properties/x", "#/$defs/a"]),
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(schema=st.dictionaries(st.sampled_from(["properties", "type", "$defs", "anyOf", "$ref"]), JSON), value=VALUES)
+def test_no_schema_of_a_stranger_breaks_the_judgement(schema: Any, value: Any) -> None:
+    question = Question(server="s", tool="t", schema=schema).with_arguments({"x": value, "y": json.dumps(value)})
+    assert normalize(schema, question.arguments or {}) == question.arguments
+    for condition in (arg("/x/force").exists(), X.equals(1), arg("/y/0").matches("*")):
+        Policy("ask", [rule("deny", when=condition)]).decide(question)
+
+
+def test_a_schema_that_branches_without_end_is_not_followed_without_end() -> None:
+    schema: dict[str, Any] = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 3}}}
+    assert readings("5", expected_by(schema))[0] == "5"
+    assert verdict(X.equals(5), "5", {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}) == "deny"
