@@ -84,13 +84,16 @@ async def test_new_words_in_a_schema_are_shown_wherever_they_stand() -> None:
     assert "id_rsa" in person.asked[0].text
 
 
-async def test_what_was_agreed_to_is_one_callers_and_the_definition_everybodys() -> None:
+async def test_what_was_agreed_to_is_one_callers_and_so_is_the_definition() -> None:
     person = Person(Allow("session"), Allow("session"))
     pins = Pins()
     one = desk(Policy("ask"), person, pins=pins)
     for caller in ("ann", "ann", "bob"):
         await one.settle(replace(ASKED, caller=caller), TOOL)
     assert len(person.asked) == 2
+    assert pins.list() == []
+    person.answers.append(Allow())
+    await one.settle(ASKED, TOOL)
     assert [(pin.identity, pin.name) for pin in pins.list()] == [("i", "t")]
     assert pins.compare("i", [TOOL]).same
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.errors import PolicyError, clip
+from dovetail.host.caller_pins import ANONYMOUS, CallerPins
 from dovetail.host.consent import Allow, Answer, Broker, ConsentRequest, Edit, Later, attended
 from dovetail.host.events import Event
 from dovetail.host.grants import Grants, grant
 from dovetail.host.kinds import Kind
 from dovetail.host.pinned import Pins
-from dovetail.host.pins import Difference, describe, fingerprint
+from dovetail.host.pins import Difference, changes, describe, fingerprint
 from dovetail.host.policy import Decision, Policy, Question
 from dovetail.wire.shape import Struct, replace
 
@@ -58,6 +59,7 @@ class Desk:
         self.broker = broker
         self.grants = grants
         self.pins = pins
+        self._caller_pins = CallerPins()
         self._tell = tell
 
     def look(self, question: Question) -> Decision:
@@ -85,9 +87,12 @@ class Desk:
         changed = self.changed(question, definition, mark)
         if changed is not None:
             await self._show(question, changed, wait, ask)
+        keeps = changed is None or question.caller != ANONYMOUS
+        if changed is not None and keeps:
             await self.note(question, definition, mark)
         settled = await self._settled(question, decision, mark, details, wait, ask)
-        await self.note(question, definition, mark)
+        if keeps:
+            await self.note(question, definition, mark)
         return settled
 
     async def _settled(
@@ -177,9 +182,12 @@ class Desk:
             await _kept(question, self.grants.add, given)
 
     async def note(self, question: Question, definition: Any, mark: str) -> None:
-        """This definition, of this fingerprint, is the one that is used."""
+        """Remember that this definition is used: by the caller the question is for, or by the host's user."""
         if definition is None or not question.identity:
             return
+        if question.caller:
+            self._caller_pins.keep(question.caller, question.identity, question.tool, mark, definition)
+            return  # first sight by a caller does not pin it for the host's user either
         pin = self.pins.get(question.identity, question.tool)
         if pin is None or pin.fingerprint != mark:
             await _kept(question, self.pins.keep, question.server, question.identity, [definition], time.time())
@@ -188,11 +196,25 @@ class Desk:
 
     def changed(self, question: Question, definition: Any, mark: str) -> list[Difference] | None:
         """What is graver than words in other places, since it was used last; None if there is nothing to show."""
-        pin = self.pins.get(question.identity, question.tool) if definition is not None else None
-        if pin is None or pin.fingerprint == mark:
+        if definition is None or not question.identity:
             return None
-        found = self.pins.compare(question.identity, [definition]).changed[0].differences
+        found = self._differences(question, definition, mark)
         return found if any(one.kind in _GRAVE for one in found) else None
+
+    def _differences(self, question: Question, definition: Any, mark: str) -> list[Difference]:
+        """What changed since the caller used it; at a caller's first sight, since the host's user did."""
+        used: str | None = None
+        if question.caller:
+            used = self._caller_pins.get(question.caller, question.identity, question.tool)
+        if used == mark:
+            return []
+        pin = self.pins.get(question.identity, question.tool)
+        if used is not None:
+            kept = pin.definition if pin is not None and pin.fingerprint == used else None
+            return _compare(kept or self._caller_pins.definition(used), definition)
+        if pin is None or pin.fingerprint == mark:
+            return []
+        return self.pins.compare(question.identity, [definition]).changed[0].differences
 
     async def _show(self, question: Question, found: list[Difference], wait: bool, ask: Ask | None) -> None:
         changed = replace(question, kind="definition.changed", arguments=None)
@@ -214,6 +236,11 @@ async def _kept(question: Question, keep: Callable[..., Any], *values: Any) -> N
     except OSError as exc:
         text = f"{question.full}: what was agreed to cannot be kept: {exc}"
         raise PolicyError(text).at(server=question.server) from exc
+
+
+def _compare(old: Any, new: Any) -> list[Difference]:
+    found = changes(old, new) if old else []
+    return found or [Difference("", "widening", "the definition that was used before is not known any more")]
 
 
 def _cure(question: Question) -> str:

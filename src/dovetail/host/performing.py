@@ -17,6 +17,7 @@ from dovetail.host.policy import Question
 from dovetail.host.roster import Roster
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.incoming import body
+from dovetail.wire.shape import replace
 from dovetail.wire.tools import CallToolResult
 
 # From a client and the seconds it may take, if there is a limit, to a result.
@@ -34,12 +35,14 @@ async def performed(host: Roster, member: Member, question: Question, work: Work
     return result
 
 
-async def passed(host: Roster, member: Member, definition: Any, result: Any, ask: Ask | None = None) -> Any:
+async def passed(
+    host: Roster, member: Member, definition: Any, result: Any, ask: Ask | None = None, caller: str = ""
+) -> Any:
     """What may be passed on of a tool's result: all of it, its beginning, or what the user made of it.
 
     Bytes stay bytes where nothing has to be decided or cut.
     """
-    question = host.question(member, "tool.result", definition.name, None, definition)
+    question = replace(host.question(member, "tool.result", definition.name, None, definition), caller=caller)
     limit = host.quota(member, definition.name).result_bytes
     if isinstance(result, bytes):
         if host.desk.look(question).verdict == "allow" and (limit is None or len(result) <= limit):

@@ -7,6 +7,7 @@ the host's own requests. A caller's credentials are never handed on.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dovetail.errors import (
@@ -22,6 +23,7 @@ from dovetail.errors import (
     clip,
 )
 from dovetail.host.asking import Needed, Round, Tickets, question_in
+from dovetail.host.caller_pins import ANONYMOUS
 from dovetail.host.consent import Answer, ConsentRequest, Deny, attended
 from dovetail.host.member import Member
 from dovetail.host.performing import barred, passed, performed
@@ -44,7 +46,6 @@ _ANYTHING: Final = ServerCapabilities(
     resources=ResourcesCapability(subscribe=True, list_changed=True),
     completions={},
 )
-_NOBODY: Final = "anonymous"  # not the host's own user
 
 
 class Wanted(Struct, frozen=True):
@@ -175,7 +176,8 @@ class Seat:
         with round_.going_on(**_judged(question, exchange.params)):
             result = await performed(host, member, question, work)
         if definition is not None and question_in(result, exchange.method) is None:
-            return await passed(host, member, definition, result, lambda request: self._ask_later(request, round_))
+            ask = partial(self._ask_later, round_=round_)
+            return await passed(host, member, definition, result, ask, question.caller)
         return round_.wrapped(result)
 
     def _check_there(self, member: Member, wanted: Wanted) -> None:
@@ -187,7 +189,7 @@ class Seat:
     async def _agreed(self, question: Question, definition: Any, round_: Round) -> Question:
         """The question that was agreed to, perhaps with the user's own arguments."""
         settled = await self._host.desk.settle(
-            replace(question, caller=round_.who or _NOBODY),
+            replace(question, caller=round_.who or ANONYMOUS),
             definition,
             {"description": definition.description or ""} if definition is not None else {},
             ask=lambda request: self._ask(request, round_),
