@@ -332,6 +332,13 @@ HTTP = (
     ),
     Requirement("http.body-limit", "house", "A body over the limit is 413, announced or not.", BOTH, WEB),
     Requirement("http.chunked", "house", "A body may come in chunks.", BOTH, WEB),
+    Requirement(
+        "http.trailers",
+        "house",
+        "Trailers of a request are never headers. Beyond the limit of a header block they are 431 and nothing runs.",
+        BOTH,
+        WEB,
+    ),
     Requirement("http.host", "streamable-http#security-endpoint", "A foreign Host is 421.", BOTH, WEB),
     Requirement(
         "http.origin",

@@ -228,6 +228,111 @@ async def test_a_body_may_come_in_chunks(revision: str, transport: str) -> None:
         assert text(reply.message["result"]) == "hi"
 
 
+def with_trailers(peer: Peer, message: Any, trailers: bytes, *, leave_out: str | None = None) -> list[bytes]:
+    """A chunked request with trailers: its head, its body, the trailers, the end."""
+    headers = peer.headers(message, peer.revision) | {"host": "localhost", "transfer-encoding": "chunked"}
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items() if value is not None and name != leave_out]
+    body = json.dumps({"jsonrpc": "2.0"} | message).encode()
+    head = f"POST {peer.path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+    return [head, b"%x\r\n%s\r\n0\r\n" % (len(body), body), trailers, b"\r\n"]
+
+
+async def deliver(peer: Peer, pieces: list[bytes], *, in_one_read: bool) -> tuple[int, Any]:
+    """Send pieces of one request in one read or in several; status and message of the answer."""
+    assert peer.web is not None
+    reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for piece in [b"".join(pieces)] if in_one_read else pieces:
+                writer.write(piece)
+                await writer.drain()
+                # The server runs in this loop: after a few turns it has read the piece.
+                for _ in range(0 if in_one_read else 20):
+                    await asyncio.sleep(0)
+            status = int((await reader.readline()).split()[1])
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"content-length: (\d+)", head)
+            body = await reader.readexactly(int(found[1]) if found else 0)
+            return status, json.loads(body) if body else None
+    finally:
+        writer.close()
+
+
+@requirement("http.trailers")
+@pytest.mark.parametrize("in_one_read", [True, False])
+async def test_trailers_are_dropped(revision: str, transport: str, in_one_read: bool) -> None:
+    seen: list[set[bytes]] = []
+
+    async def authenticate(headers: Any) -> str | None:
+        seen.append(set(headers))
+        return headers.get(b"x-user")
+
+    stage = Stage()
+
+    @stage.app.tool
+    async def header_names(ctx: Context) -> list[str]:
+        return [*ctx.headers]
+
+    async with connect(stage.app, transport, revision, options={"authenticate": authenticate}) as peer:
+        message = {"id": 1} | peer.message("tools/call", call("header_names"))
+        pieces = with_trailers(peer, message, b"X-User: admin\r\nAuthorization: Bearer x\r\n")
+        status, message = await deliver(peer, pieces, in_one_read=in_one_read)
+        assert status == 200, message
+        assert not {"x-user", "authorization"} & set(json.loads(text(message["result"])))
+        assert all(not {b"x-user", b"authorization"} & names for names in seen)
+
+
+@requirement("http.trailers", revisions=[MODERN])
+@pytest.mark.parametrize("in_one_read", [True, False])
+async def test_a_header_sent_as_a_trailer_is_missing(revision: str, transport: str, in_one_read: bool) -> None:
+    async with connect(Stage().app, transport, revision) as peer:
+        pieces = with_trailers(peer, echo(peer), b"Mcp-Name: echo\r\n", leave_out="mcp-name")
+        status, message = await deliver(peer, pieces, in_one_read=in_one_read)
+        assert (status, message["error"]["code"]) == (400, -32020)
+
+
+@requirement("http.trailers")
+@pytest.mark.parametrize("in_one_read", [True, False])
+@pytest.mark.parametrize("trailers", [b"x-a: b\r\n" * 2000, b"x-a: " + b"b" * 10_000 + b"\r\n"])
+async def test_trailers_over_the_limit_are_refused(
+    revision: str, transport: str, in_one_read: bool, trailers: bytes
+) -> None:
+    stage = Stage(limits=Limits(header_block=5000, header=4000))
+    ran: list[str] = []
+
+    @stage.app.middleware
+    async def note(exchange: Any, proceed: Any) -> Any:
+        ran.append(exchange.method)
+        return await proceed(exchange)
+
+    async with connect(stage.app, transport, revision) as peer:
+        ran.clear()
+        status, _ = await deliver(peer, with_trailers(peer, echo(peer), trailers), in_one_read=in_one_read)
+        assert status == 431
+        assert ran == []
+        assert text(await peer.request("tools/call", call("echo", text="hi"))) == "hi"
+
+
+@requirement("http.trailers")
+@pytest.mark.parametrize("piece", [b"x-a: b\r\n" * 1000, b"x" * 8000])
+async def test_trailers_without_end_are_not_read_on(revision: str, transport: str, piece: bytes) -> None:
+    """Counts what the server accepts: bytes that leave here, with little room for them on the way."""
+    async with connect(Stage().app, transport, revision) as peer:
+        assert peer.web is not None
+        reader, writer = await asyncio.open_connection(peer.web.host, peer.web.port)
+        writer.write(b"".join(with_trailers(peer, echo(peer), b"")[:2]))
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE):
+                while sent < 60_000_000 and not reader.at_eof():
+                    writer.write(piece)
+                    await writer.drain()
+                    sent += len(piece)
+                    await asyncio.sleep(0)
+        assert sent < 8_000_000
+        writer.close()
+
+
 @requirement("http.host")
 async def test_a_request_for_another_host_is_misdirected(revision: str, transport: str) -> None:
     async with connect(Stage().app, transport, revision) as peer:

@@ -14,7 +14,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     body: int = 4 * MiB  # 413. As the official SDKs.
     line: int = 10 * MiB  # -32600, then skip to the next newline
-    header_block: int = 32 * KiB  # 431
+    header_block: int = 32 * KiB  # 431. Trailers have the same limit.
     header: int = 8 * KiB  # 431. As nginx and Apache.
     header_time: float = 10.0  # 408
     body_time: float = 30.0  # 408

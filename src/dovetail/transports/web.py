@@ -93,6 +93,7 @@ class Guarded(HttpToolsProtocol):
     _body: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _head_size = 0
+    _size_since_body = 0
     _owes_head = True
     _owes_body = False
 
@@ -107,7 +108,9 @@ class Guarded(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._owes_body:
+        if self._owes_body:
+            self._size_since_body += len(data)
+        else:
             self._owes_head = True
             self._head_size += len(data)
         super().data_received(data)
@@ -117,8 +120,11 @@ class Guarded(HttpToolsProtocol):
                 self._refuse(_TOO_LARGE)
             elif self._head is None:
                 self._await_head()
-        elif self._body is None and self._owes_body:
-            self._body = self.loop.call_later(self.limits.body_time, self._refuse, _TOO_SLOW)
+        elif self._owes_body:
+            if self._size_since_body > self.limits.header_block:  # trailers or chunk extensions, and no end of them
+                self._refuse(_TOO_LARGE)
+            elif self._body is None:
+                self._body = self.loop.call_later(self.limits.body_time, self._refuse, _TOO_SLOW)
 
     def on_headers_complete(self) -> None:
         size, self._head_size = self._head_size, 0
@@ -132,22 +138,32 @@ class Guarded(HttpToolsProtocol):
             self._refuse(_TOO_LARGE)
         elif not self.transport.is_closing():
             super().on_headers_complete()
+        # uvicorn goes on to append trailers to `self.headers`, which was the scope's list until now. Trailers must
+        # never count as headers: a proxy has not checked them, and the request may already have been authenticated.
+        self.headers = []
 
     def _head_too_large(self) -> bool:
         sizes = [len(name) + len(value) for name, value in self.headers]
         return max(sizes, default=0) > self.limits.header or len(self.url) + sum(sizes) > self.limits.header_block
 
     def on_body(self, body: bytes) -> None:
+        self._size_since_body = 0
         if not self._between:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._owes_body = False
+        self._size_since_body = 0
         if self._body is not None:
             self._body.cancel()
             self._body = None
-        if not self._between:
+        if self.headers and self._trailers_too_large():
+            self._refuse(_TOO_LARGE)
+        elif not self._between and not self.transport.is_closing():
             super().on_message_complete()
+
+    def _trailers_too_large(self) -> bool:
+        return sum(len(name) + len(value) for name, value in self.headers) > self.limits.header_block
 
     @property
     def _between(self) -> bool:
@@ -183,7 +199,7 @@ class Guarded(HttpToolsProtocol):
         self._head = self._body = None
         if self.transport.is_closing():
             return
-        if not self._between and self.cycle.response_started:
+        if self.pipeline or (not self._between and self.cycle.response_started):
             self.transport.abort()  # words of ours would land in the middle of that answer
         else:
             self.transport.write(answer)
