@@ -321,6 +321,13 @@ HTTP = (
         BOTH,
         WEB,
     ),
+    Requirement(
+        "http.silent",
+        "house",
+        "A silent call becomes an event stream, at once if streams are preferred, never if JSON is wanted.",
+        BOTH,
+        WEB,
+    ),
     Requirement("http.responses", "house", "A server can be set to plain JSON or to streams.", BOTH, WEB),
     Requirement("http.methods", "streamable-http#security-endpoint", "Other HTTP methods are 405.", BOTH, WEB),
     Requirement(
@@ -482,6 +489,13 @@ SESSION = (
 )
 
 RESUMPTION = (
+    Requirement(
+        "resume.silent",
+        "handshake/transports#resumability-and-redelivery",
+        "The stream of a silent call begins with an event id, so that a client that lost it can fetch the result.",
+        ("2025-11-25",),
+        WEB,
+    ),
     Requirement(
         "resume.rest",
         "handshake/transports#resumability-and-redelivery",

@@ -20,6 +20,7 @@ from behaviour import programs
 from behaviour.manifest import requirement
 from behaviour.stage import Stage, call, refused, text
 from dovetail import Context, Limits, Server
+from dovetail.errors import Busy, InsufficientScope, MissingCapability, ProtocolError
 from driver import DRAFT, JSON_AND_STREAM, MODERN, Peer, connect, put_down, serving, serving_asgi, spawn
 from rawhttp import PATIENCE, Response, Web
 
@@ -150,6 +151,86 @@ async def test_the_stream_of_a_session_is_kept_alive_too() -> None:
         stream = peer.listening
         assert stream is not None
         await peer.until(lambda: comments(stream) >= 3 or None, "a comment")
+
+
+@requirement("http.silent")
+async def test_a_silent_call_becomes_a_stream_with_comments(revision: str, transport: str) -> None:
+    stage = Stage(limits=Limits(keep_alive=0.02))
+    async with connect(stage.app, transport, revision) as peer:
+        pending = peer.start("tools/call", call("wait", name="s"))
+        response = await pending.streaming()
+        assert (response.status, response.media_type) == (200, "text/event-stream")
+        await peer.until(lambda: comments(response) >= 3 or None, "comments")
+        assert not pending.done
+        stage.release("s")
+        assert text(await pending) == "s is done"
+
+
+@requirement("http.silent")
+async def test_a_silent_call_in_a_thread_becomes_a_stream_too(revision: str, transport: str) -> None:
+    stage = Stage(limits=Limits(keep_alive=0.02))
+    stage.here()
+    async with connect(stage.app, transport, revision) as peer:
+        pending = peer.start("tools/call", call("block", name="s"))
+        assert (await pending.streaming()).media_type == "text/event-stream"
+        stage.release("s")
+        assert text(await pending) == "s is done"
+
+
+@requirement("http.silent")
+async def test_where_streams_are_preferred_they_begin_at_once(revision: str, transport: str) -> None:
+    """The times are the defaults: a stream that began only with the first comment would be too late for the driver."""
+    stage = Stage()
+    async with connect(stage.app, transport, revision, options={"responses": "sse"}) as peer:
+        pending = peer.start("tools/call", call("wait", name="s"))
+        assert (await pending.streaming()).media_type == "text/event-stream"
+        assert not pending.done
+        stage.release("s")
+        assert text(await pending) == "s is done"
+
+
+@requirement("http.silent")
+@pytest.mark.parametrize(("option", "accept"), [("json", JSON_AND_STREAM), ("auto", "application/json")])
+async def test_where_json_is_wanted_a_silent_call_stays_json(
+    revision: str, transport: str, option: str, accept: str
+) -> None:
+    stage = Stage(limits=Limits(keep_alive=0.02))
+    async with (
+        connect(stage.app, transport, revision, options={"responses": option}) as peer,
+        connect(stage.app, transport, revision) as other,
+    ):
+        pending = peer.start("tools/call", call("wait", name="s"), headers={"accept": accept})
+        await stage.begun("s")
+        later = other.start("tools/call", call("wait", name="t"))
+        response = await later.streaming()
+        await other.until(lambda: comments(response) >= 3 or None, "comments")
+        assert not pending.headed.is_set()
+        for name in ("s", "t"):
+            stage.release(name)
+        assert text(await pending) == "s is done"
+        assert pending.response is not None
+        assert pending.response.media_type == "application/json"
+
+
+@requirement("http.silent")
+@pytest.mark.parametrize("fault", [Busy("Later"), InsufficientScope(["a"]), MissingCapability({"roots": {}})])
+async def test_an_error_after_the_stream_began_is_its_last_event(
+    revision: str, transport: str, fault: ProtocolError
+) -> None:
+    stage = Stage(limits=Limits(keep_alive=0.02))
+
+    @stage.app.tool
+    async def fail(name: str) -> str:
+        await stage._play(name)
+        raise fault
+
+    async with connect(stage.app, transport, revision) as peer:
+        pending = peer.start("tools/call", call("fail", name="s"))
+        response = await pending.streaming()
+        stage.release("s")
+        error = await refused(pending)
+        assert response.status == 200
+        assert response.events_seen[-1].message["error"]["code"] == error.code
 
 
 @requirement("http.responses")

@@ -63,6 +63,29 @@ async def cut_after(peer: Peer, stage: Stage, name: str, step: int) -> tuple[Pen
     return pending, await drop(pending)
 
 
+@requirement("resume.silent")
+@pytest.mark.parametrize("preferred", ["auto", "sse"])
+@pytest.mark.parametrize("early", [True, False])
+async def test_the_result_of_a_silent_call_can_be_fetched_later(revision: str, preferred: str, early: bool) -> None:
+    stage = Stage(limits=Limits(keep_alive=0.02))
+    async with connect(stage.app, "http", revision, options={"responses": preferred}) as peer:
+        pending = peer.start("tools/call", call("wait", name="s"))
+        response = await pending.streaming()
+        await peer.until(lambda: response.events_seen or None, "an event")
+        await pending.disconnect()
+        first = response.events_seen[0]
+        assert (first.id is not None, first.data) == (True, "")
+        if early:  # the client is back before the result
+            rest = await resume(peer, first.id)
+            stage.release("s")
+        else:
+            stage.release("s")
+            await stage.ended("s")
+            rest = await resume(peer, first.id)
+        events = [event for event in await all_events(rest) if event.data]
+        assert [text(event.message["result"]) for event in events] == ["s is done"]
+
+
 @requirement("resume.rest")
 @pytest.mark.parametrize("cut", [0, 4, 9])
 async def test_a_broken_stream_goes_on_where_it_broke(revision: str, cut: int) -> None:

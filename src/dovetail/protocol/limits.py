@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     replay_bytes: int = 10 * MiB
     replay_total: int = 32 * MiB  # of all streams; the oldest finished ones give way
     replay_time: float = 300.0
-    keep_alive: float = 15.0  # between comments on a quiet event stream
+    keep_alive: float = 15.0  # between comments on a quiet event stream; a silent reply begins one after 10 s
     state_time: float = 600.0  # how long a requestState may be answered
     drain: float = 5.0  # for running calls at shutdown
     hard_stop: float = 10.0  # then the process ends whatever happens

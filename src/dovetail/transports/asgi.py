@@ -15,7 +15,7 @@ from dovetail.protocol import modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, status_of
 from dovetail.protocol.principal import named
-from dovetail.transports.reply import Reply, send_body, send_json
+from dovetail.transports.reply import Reply, SilentReplies, send_body, send_json, silent_replies
 from dovetail.transports.request import Guard, Headers, Receive, Request, Responses, Scope, Send
 from dovetail.transports.sessions import Sessions
 from dovetail.transports.spool import Budget, Spool, spooled
@@ -81,7 +81,8 @@ class Endpoint:
         self._on_start = on_start
         self._on_stop = on_stop
         self._modern = modern.Modern(service.implementation, service.revisions, service.limits.result)
-        self._sessions = Sessions(service, self._waiting, stateful=sessions)
+        self._silent = silent_replies(service.limits.keep_alive)
+        self._sessions = Sessions(service, self._waiting, self._silent, stateful=sessions)
         self._old = OldTransport(service, self._path) if old_sse and self._sessions.stateful else None
         self.ready = True
 
@@ -207,7 +208,7 @@ class Endpoint:
         exchange.emit = reply.emit
         exchange.origin = request.principal or request.address
         exchange.size = request.size
-        watch = _Watch(exchange, request.receive)
+        watch = _Watch(exchange, request.receive, reply, self._silent.get(request.mode))
         try:
             try:
                 # Nothing here holds the result: a large one must not stay while the client reads it.
@@ -341,17 +342,25 @@ class Endpoint:
 
 
 class _Watch:
-    """Looks whether the client is still there, once the work has begun to wait. spec: cancellation"""
+    """Looks whether the client is still there, once the work has begun to wait. spec: cancellation
 
-    __slots__ = ("_exchange", "_receive", "_task")
+    From then on the reply also counts as silent.
+    """
 
-    def __init__(self, exchange: Exchange, receive: Receive) -> None:
+    __slots__ = ("_exchange", "_receive", "_reply", "_silent", "_task")
+
+    def __init__(self, exchange: Exchange, receive: Receive, reply: Reply, silent: SilentReplies | None) -> None:
         self._exchange = exchange
         self._receive = receive
+        self._reply = reply
+        self._silent = silent
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._look())
+        loop = asyncio.get_running_loop()
+        if self._silent is not None:
+            self._silent.add(self._reply, loop)
+        self._task = loop.create_task(self._look())
         if self._exchange.task is None:
             self._exchange.task = asyncio.current_task()
 
@@ -363,6 +372,8 @@ class _Watch:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            if self._silent is not None:
+                self._silent.due.pop(self._reply, None)
 
 
 def _several(names: Collection[str]) -> Collection[str]:

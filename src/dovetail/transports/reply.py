@@ -1,5 +1,5 @@
 """Reply: the HTTP answer to one POST. Plain JSON, unless something has to be said before the result: then, from that
-moment, an event stream on the same reply.
+moment, an event stream on the same reply. A reply that stays silent for long becomes an event stream as well.
 
 Knows ASGI and event streams, nothing about the messages it carries.
 """
@@ -13,6 +13,10 @@ from dovetail.transports.request import Headers, Responses, Send
 from dovetail.transports.spool import SLICE, Budget, Spool, spooled
 from dovetail.transports.suspending import Suspending
 
+# Proxies wait a minute or less for the first byte, and a client can resume only a stream that has begun.
+_OPEN_AFTER_S = 10.0
+# Where streams are preferred they begin at once. The short delay lets a quick call send head and result in one write.
+_OPEN_PREFERRED_AFTER_S = 0.05
 _PATIENCE = 0.5  # seconds without any progress after which a reply goes to disk
 _JSON = (b"content-type", b"application/json")
 # Proxies must neither keep nor hold back a stream. spec: streamable-http#receiving-messages
@@ -174,15 +178,22 @@ class Reply:
         self._quiet()
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def open(self) -> None:
-        """Become an event stream."""
+    async def open(self, first: bytes = b"") -> None:
+        """Become an event stream, which begins with `first`."""
         self.streaming = True
         self._turn = asyncio.Lock()
-        first = self._opening()
-        await self._send(self._stream_start())
-        self._arm()
-        if first:
-            await self._write(first)
+        async with self._turn:  # a result that comes meanwhile follows the head
+            first = self._opening() + first
+            await self._send(self._stream_start())
+            if first:
+                await self._send({"type": "http.response.body", "body": first, "more_body": True})
+        if not self.ended:
+            self._arm()
+
+    async def open_in_silence(self) -> None:
+        """Become an event stream because nothing has been sent for a while."""
+        if not self.streaming and not self.ended:
+            await self.open(sse.comment())
 
     def _opening(self) -> bytes:
         """What a stream begins with, if with anything."""
@@ -231,6 +242,51 @@ class Reply:
         if self._beat is not None:
             self._beat.cancel()
             self._beat = None
+
+
+class SilentReplies:
+    """Replies on which nothing has been sent. Each becomes an event stream after the same delay.
+
+    They come due in the order in which they were added, so one timer serves them all and a quick call costs no more
+    than an entry in `due`, which its caller removes.
+    """
+
+    __slots__ = ("_delay", "_loop", "_tasks", "due")
+
+    def __init__(self, delay: float) -> None:
+        self.due: dict[Reply, float] = {}
+        self._delay = delay
+        self._loop: asyncio.AbstractEventLoop | None = None  # where a timer is set
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, reply: Reply, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to count the time of a reply."""
+        at = self.due[reply] = loop.time() + self._delay
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_at(at, self._open_due, loop)
+
+    def _open_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        while self.due:
+            reply, at = next(iter(self.due.items()))
+            if at > now:
+                loop.call_at(at, self._open_due, loop)
+                return
+            del self.due[reply]
+            task = loop.create_task(reply.open_in_silence())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(_heard)
+        self._loop = None
+
+
+def silent_replies(keep_alive: float) -> dict[Responses, SilentReplies]:
+    """The silent replies of an endpoint by their mode. Those that must be JSON stay silent, so they have none."""
+    return {
+        "auto": SilentReplies(min(_OPEN_AFTER_S, keep_alive)),
+        "sse": SilentReplies(min(_OPEN_PREFERRED_AFTER_S, keep_alive)),
+    }
 
 
 def _heard(task: asyncio.Task[None]) -> None:

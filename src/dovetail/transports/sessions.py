@@ -24,8 +24,8 @@ from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import Refusal, accepted, status_of
 from dovetail.protocol.modern import VERSION_HEADER
 from dovetail.protocol.principal import Principal
-from dovetail.transports.reply import STREAM_HEADERS, Reply, send_body, send_json
-from dovetail.transports.request import Request
+from dovetail.transports.reply import STREAM_HEADERS, Reply, SilentReplies, send_body, send_json
+from dovetail.transports.request import Request, Responses
 from dovetail.transports.resumable import Reader, SessionReply, resumed
 from dovetail.transports.session import STANDALONE, Session, change
 from dovetail.transports.spool import Budget
@@ -45,7 +45,9 @@ _SWEEP: Final = 5.0
 class Sessions:
     """All sessions of one endpoint."""
 
-    def __init__(self, service: Service, budget: Budget, *, stateful: bool) -> None:
+    def __init__(
+        self, service: Service, budget: Budget, silent: Mapping[Responses, SilentReplies], *, stateful: bool
+    ) -> None:
         # What a version header may name.
         self._named = frozenset(one.encode() for one in service.revisions if not stateless(one))
         self.stateful = stateful and bool(self._named)
@@ -53,6 +55,7 @@ class Sessions:
         self._service = service
         self._limits = service.limits
         self._shelf = Shelf(service.limits, budget)
+        self._silent = silent
         self._sessions: dict[str, Session] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -107,6 +110,9 @@ class Sessions:
             await _refuse(request, message["id"], exc, session.revision)
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
+        silent = self._silent.get(request.mode)
+        if silent is not None:
+            silent.add(reply, asyncio.get_running_loop())
         try:
             try:
                 answer = await self._run(exchange, session, reply)
@@ -115,6 +121,9 @@ class Sessions:
             except (Busy, InsufficientScope) as exc:
                 refusal = legacy.refuse(session.revision, exchange.id, exc)
                 last = reply.finish(refusal, status_of(exc), request.headers_for(exc))
+            finally:
+                if silent is not None:
+                    silent.due.pop(reply, None)
             await last
         except BaseException:
             reply.drop()
@@ -183,7 +192,14 @@ class Sessions:
             await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
         reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
-        answers = await asyncio.gather(*(self._member(request, session, message, reply) for message in messages))
+        silent = self._silent.get(request.mode)
+        if silent is not None:
+            silent.add(reply, asyncio.get_running_loop())
+        try:
+            answers = await asyncio.gather(*(self._member(request, session, message, reply) for message in messages))
+        finally:
+            if silent is not None:
+                silent.due.pop(reply, None)
         given = [answer for answer in answers if answer is not None]
         if not given:
             await (reply.end() if reply.streaming else send_body(request.send, 202, request.cors, b""))
