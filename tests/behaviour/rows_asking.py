@@ -46,6 +46,27 @@ ROWS: tuple[Requirement, ...] = (
         transports=CHEAP,
     ),
     Requirement(
+        "asking.time-limit",
+        "house",
+        "An open question has a time limit of its own. The time a user takes counts toward no other limit.",
+        revisions=("2025-11-25",),
+        transports=STREAMED,
+    ),
+    Requirement(
+        "asking.abandoned",
+        "house",
+        "A question ends when no client reads its stream for as long as a stream is kept, or when its session expires.",
+        revisions=("2025-11-25",),
+        transports=("http",),
+    ),
+    Requirement(
+        "asking.places",
+        "house",
+        "Calls that wait for a user take no place of calls at work, neither among the calls nor among the threads.",
+        revisions=("2025-11-25",),
+        transports=("http",),
+    ),
+    Requirement(
         "asking.client-error",
         "elicitation#error-handling",
         "A client that answers with an error fails the question, not the session.",

@@ -565,29 +565,6 @@ async def test_questions_are_asked_in_the_words_of_the_revision() -> None:
         await Client(app_with(book), "2025-03-26").call("run", {"flight": "OS1"})
 
 
-async def test_the_time_a_user_takes_is_not_counted() -> None:
-    deadlines: list[float | None] = []
-
-    async def run(ctx: Context) -> str:
-        deadlines.append(ctx.exchange.deadline)
-        await ctx.elicit("?", str)
-        deadlines.append(ctx.exchange.deadline)
-        return "done"
-
-    def answer(_: Any) -> Any:
-        deadlines.append(exchange.deadline)
-        return accept({"value": ""})
-
-    client = Client(app_with(run), LAST, answers={"elicitation/create": answer})
-    exchange = client.exchange("tools/call", {"name": "run"})
-    await client.run(exchange)
-    before, during, after = deadlines
-    assert before is not None
-    assert during is None
-    assert after is not None
-    assert after >= before
-
-
 @pytest.mark.parametrize("explicit", [True, False])
 async def test_a_handshake_client_that_cannot_be_asked_gets_an_error_and_no_result_it_does_not_know(
     explicit: bool,

@@ -82,21 +82,28 @@ async def test_people_may_take_their_time_with_questions_asked_side_by_side() ->
             group.create_task(ctx.elicit("slow", int))
         return "done"
 
+    @app.tool
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
     client = Client(app, LAST)
     exchange = client.exchange("tools/call", {"name": "both"})
     exchange.ask = lambda _, params: answer(params["message"])
+    answered = asyncio.Event()
 
     async def answer(message: str) -> Any:
         if message == "slow":
             await let_go.wait()
         else:
-            asyncio.get_running_loop().call_soon(lambda: seen.append(exchange.deadline))
-            asyncio.get_running_loop().call_soon(let_go.set)
+            answered.set()
         return {"action": "accept", "content": {"value": 1}}
 
-    seen: list[float | None] = []
-    assert text(await client.run(exchange)) == "done"
-    assert seen == [None]
+    asking = asyncio.create_task(client.run(exchange))
+    await answered.wait()
+    assert (await client.call("hang"))["isError"]  # began later, and was stopped by its time limit
+    let_go.set()
+    assert text(await asking) == "done"
 
 
 async def test_arguments_changed_by_their_tool_do_not_spoil_its_state() -> None:

@@ -364,11 +364,12 @@ class Forwarding:
         if exchange.ask is None or not _able(exchange.caller.capabilities, method):
             raise MethodNotFound(method)
         method, params = downgrade.question(exchange.caller.revision, method, params)
-        deadline, exchange.deadline = exchange.deadline, None  # people may take their time
+        loop = asyncio.get_running_loop()
+        exchange.pause(loop.time())
         try:
             return await exchange.ask(method, params)
         finally:
-            exchange.deadline = deadline
+            exchange.resume(loop.time())
 
 
 _FOREVER: Final = 86400.0  # the caller's own limits end it

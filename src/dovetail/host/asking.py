@@ -4,6 +4,7 @@ What the gateway must remember from one round to the next it seals, together wit
 told again.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Generator
@@ -152,11 +153,12 @@ class Round:
     async def _directly(self, ask: Any, params: dict[str, Any]) -> Any:
         exchange = self._exchange
         method, told = downgrade.question(exchange.caller.revision, "elicitation/create", params)
-        deadline, exchange.deadline = exchange.deadline, None  # people may take their time
+        loop = asyncio.get_running_loop()
+        exchange.pause(loop.time())
         try:
             return await ask(method, told)
         finally:
-            exchange.deadline = deadline
+            exchange.resume(loop.time())
 
     @contextmanager
     def going_on(self, **changes: Any) -> Generator[None]:

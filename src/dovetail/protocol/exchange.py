@@ -57,7 +57,9 @@ class Exchange(Struct, eq=False):
     wraps: bool = False  # whether its structured result stands under `result` where only objects are allowed
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
-    verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "shutdown"
+    questions: int = 0  # put to the caller and not yet answered
+    asked_at: float = 0.0  # when the first of them was put
+    verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
     check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
     fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
     held: dict[str, Any] | None = None  # see `extra`
@@ -80,6 +82,18 @@ class Exchange(Struct, eq=False):
             self.verdict = verdict
             self.emit = None  # nothing more is said but, perhaps, the answer
             self.task.cancel()
+
+    def pause(self, now: float) -> None:
+        """Stop the call's own time while its caller is asked a question."""
+        if self.questions == 0:
+            self.asked_at = now
+        self.questions += 1
+
+    def resume(self, now: float) -> None:
+        """Count the call's own time again, once no question is open."""
+        self.questions -= 1
+        if self.questions == 0 and self.deadline is not None:
+            self.deadline += now - self.asked_at
 
     @property
     def progress_token(self) -> Id | None:

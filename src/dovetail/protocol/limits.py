@@ -23,11 +23,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     uri: int = 8 * KiB
     cursor: int = 4 * KiB
     meta: int = 64 * KiB
-    calls: int = 2000  # in flight in the process: 503
+    calls: int = 2000  # at work in the process: 503. As many again may wait for a user's answer.
     calls_per_connection: int = 256  # in flight on one duplex connection or session: 429
-    calls_per_principal: int = 256  # in flight for one principal or remote address over HTTP: 429
+    calls_per_principal: int = 256  # at work for one principal or remote address over HTTP: 429. As with `calls`.
     calls_bytes: int = 64 * MiB  # of large messages being worked on, all together: 503 for one more
-    threads: int = 64  # synchronous functions at work
+    threads: int = 64  # synchronous functions at work. Four times as many may wait for a user's answer.
     waiting: int = 256  # synchronous functions that wait for a thread
     waiting_time: float = 5.0
     run_time: float = 300.0  # of one tool, prompt or resource; the time a user takes to answer is not counted
@@ -43,9 +43,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     replay_events: int = 1000
     replay_bytes: int = 10 * MiB
     replay_total: int = 32 * MiB  # of all streams; the oldest finished ones give way
-    replay_time: float = 300.0
+    replay_time: float = 300.0  # of a finished stream, and of a question whose stream nobody reads
     keep_alive: float = 15.0  # between comments on a quiet event stream; a silent reply begins one after 10 s
-    state_time: float = 600.0  # how long a requestState may be answered
+    state_time: float = 600.0  # for the answer to a question, asked directly or with a requestState
     drain: float = 5.0  # for running calls at shutdown
     hard_stop: float = 10.0  # then the process ends whatever happens
 

@@ -17,6 +17,7 @@ from dovetail.errors import Declined, Dismissed, InvalidParams, MissingCapabilit
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Ask, Exchange
 from dovetail.protocol.state import Remembered, Sealer, binding, digest, nothing
+from dovetail.server.threads import current_place
 from dovetail.wire.codec import convert, plain
 from dovetail.wire.content import SamplingContent, TextContent
 from dovetail.wire.elicitation import ElicitResult
@@ -185,8 +186,6 @@ class Asking:
         self._debug = debug
         self._binding: bytes | None = None
         self._asked = 0
-        self._open = 0  # questions being asked now
-        self._remaining: float | None = None  # of the call's time, while it stands still
         self._reached: set[str] = set()
         self._used: set[str] = set()  # keys of this run
         self._needed: dict[str, Question[Any]] = {}
@@ -271,7 +270,9 @@ class Asking:
         revision = self._exchange.caller.revision
         asked = [downgrade.question(revision, question.method, question.params()) for question in questions.values()]
         loop = asyncio.get_running_loop()
-        self._pause(loop.time())
+        self._exchange.pause(loop.time())
+        place = current_place.get()  # of a plain function, which waits for the answer in its thread
+        lent = place is not None and place.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in asked]
         try:
             return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
@@ -279,19 +280,9 @@ class Asking:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)  # they are withdrawn before anything else is said
-            self._resume(loop.time())
-
-    def _pause(self, now: float) -> None:
-        """People may take their time: while any question is open, the call's own time stands still."""
-        if self._open == 0 and self._exchange.deadline is not None:
-            self._remaining = self._exchange.deadline - now
-            self._exchange.deadline = None
-        self._open += 1
-
-    def _resume(self, now: float) -> None:
-        self._open -= 1
-        if self._open == 0 and self._remaining is not None:
-            self._exchange.deadline, self._remaining = now + self._remaining, None
+            if place is not None and lent:
+                place.take_back()
+            self._exchange.resume(loop.time())
 
     async def once(self, key: str, function: Callable[[], Any], type_: Any) -> Any:
         """The function's value, made in the first round that gets here and remembered in all later ones."""

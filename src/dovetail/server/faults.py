@@ -17,6 +17,7 @@ _PART: Final = 512
 
 _ENDED: Final[dict[str, Callable[[], ProtocolError]]] = {
     "timeout": lambda: InternalError("The call took too long and was stopped"),
+    "unanswered": lambda: InternalError("The question to the user was not answered in time and the call was stopped"),
     "shutdown": lambda: Busy("The server is shutting down; the call was stopped, perhaps after it had an effect"),
 }
 

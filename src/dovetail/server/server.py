@@ -428,11 +428,15 @@ class Server(Views):
         if exchange.method == "subscriptions/listen":
             return await self._handle_listen(exchange, work, state)
         running = state.running
-        if len(running) >= self.limits.calls or (exchange.size > _LARGE and self._crowded(exchange, running)):
+        if (len(running) >= self.limits.calls and self._is_full(running)) or (
+            exchange.size > _LARGE and self._crowded(exchange, running)
+        ):
             raise Busy("Too many calls are at work")
         origin = exchange.origin
         if origin is not None:
-            _take_share(state.calls, origin, self.limits.calls_per_principal)
+            if state.calls[origin] >= self.limits.calls_per_principal:
+                self._check_share(origin, state)
+            state.calls[origin] += 1
         if exchange.task is None:
             exchange.task = asyncio.current_task(loop)
         exchange.deadline = loop.time() + self.limits.run_time
@@ -462,7 +466,9 @@ class Server(Views):
     async def _handle_listen(self, exchange: Exchange, work: Call, state: LoopState) -> Result:
         """A subscription lives as long as its listener: it is not a call at work, and has a share of its own."""
         if exchange.origin is not None:
-            _take_share(state.listens, exchange.origin, self.limits.listens)
+            if state.listens[exchange.origin] >= self.limits.listens:
+                raise _share_used_up(self.limits.listens)
+            state.listens[exchange.origin] += 1
         try:
             return await work(exchange)
         except ProtocolError:
@@ -472,6 +478,18 @@ class Server(Views):
         finally:
             if exchange.origin is not None:
                 _give_back(state.listens, exchange.origin)
+
+    def _is_full(self, running: set[Exchange]) -> bool:
+        """Whether there is no room for one more call. Those that wait for a user have as much room as the others."""
+        waiting = sum(1 for exchange in running if exchange.questions)
+        return len(running) - min(waiting, self.limits.calls) >= self.limits.calls
+
+    def _check_share(self, origin: str, state: LoopState) -> None:
+        """Raise Busy if there is no room for one more call of this caller, those that wait for a user apart."""
+        limit = self.limits.calls_per_principal
+        waiting = sum(1 for exchange in state.running if exchange.questions and exchange.origin == origin)
+        if state.calls[origin] - min(waiting, limit) >= limit:
+            raise _share_used_up(limit)
 
     def _crowded(self, exchange: Exchange, running: set[Exchange]) -> bool:
         """Whether one more large message would be too much; small ones are never held up by large ones."""
@@ -712,8 +730,12 @@ class Server(Views):
         loop, running = state.loop, state.running
         now = loop.time()
         for exchange in tuple(running):
-            if exchange.deadline is not None and now > exchange.deadline:
-                exchange.end("timeout")
+            if exchange.questions:
+                overdue, verdict = now > exchange.asked_at + self.limits.state_time, "unanswered"
+            else:
+                overdue, verdict = exchange.deadline is not None and now > exchange.deadline, "timeout"
+            if overdue:
+                exchange.end(verdict)
         if running:
             loop.call_later(self._sweep_every(), self._sweep, state)
         else:
@@ -751,15 +773,12 @@ async def _promptly(exchange: Exchange, work: Awaitable[Any]) -> Any:
 
 
 def _expire(exchange: Exchange, deadline: float) -> None:
-    if exchange.deadline == deadline:  # else a user is being asked, or was: the sweep sees to what is left
+    if exchange.deadline == deadline and not exchange.questions:  # else the sweep sees to what is left
         exchange.end("timeout")
 
 
-def _take_share(counter: Counter[str], origin: str, limit: int) -> None:
-    """One more request of this caller's, if there is room among its own."""
-    if counter[origin] >= limit:
-        raise Busy(f"More than {limit} of your requests are at work", own=True)
-    counter[origin] += 1
+def _share_used_up(limit: int) -> Busy:
+    return Busy(f"More than {limit} of your requests are at work", own=True)
 
 
 def _give_back(counter: Counter[str], origin: str) -> None:

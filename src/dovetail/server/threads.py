@@ -1,7 +1,8 @@
 """Threads for synchronous functions: a bounded crew of daemons.
 
 Daemons, because a function that blocks must not keep the process from ending. A call that finds no thread within a
-time is refused, so a few stuck functions cannot collect all callers behind them.
+time is refused, so a few stuck functions cannot collect all callers behind them. A function that waits for a user's
+answer lends its place to another call.
 """
 
 import asyncio
@@ -18,19 +19,58 @@ from dovetail.errors import Busy
 from dovetail.protocol.limits import Limits
 
 _IDLE = 10.0  # how long a thread waits for more work before it ends
+_MAX_LENT_PER_THREAD = 4  # places lent at once, for each thread there may be: a waiting thread still takes memory
+
+
+class Place:
+    """The place that one running function takes among the threads."""
+
+    __slots__ = ("_lent", "_origin", "_over", "_threads")
+
+    def __init__(self, threads: "Threads", origin: str | None) -> None:
+        self._threads = threads
+        self._origin = origin
+        self._lent = 0
+        self._over = False
+
+    def lend(self) -> bool:
+        """Let another call have the place meanwhile; False if too many places are lent already."""
+        with self._threads.lock:
+            if self._over or (self._lent == 0 and not self._threads.lend(self._origin)):
+                return False
+            self._lent += 1
+            return True
+
+    def take_back(self) -> None:
+        """Be at work again, at once: for a moment more functions may be at work than there are places."""
+        with self._threads.lock:
+            self._lent -= 1
+            if self._lent == 0:
+                self._threads.take_back(self._origin)
+
+    def leave(self) -> None:
+        """The function has ended."""
+        self._over = True
+        if self._origin is not None:
+            self._threads.leave(self._origin)
+
+
+# The place of the plain function that this runs in or for.
+current_place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("current_place", default=None)
 
 
 class _Job:
-    __slots__ = ("args", "context", "function", "future", "kwargs", "loop", "origin")
+    __slots__ = ("args", "context", "function", "future", "kwargs", "loop", "place")
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place
     ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
-        self.origin = origin
+        self.place = place
         self.context = contextvars.copy_context()
+        self.context.run(current_place.set, place)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -84,19 +124,20 @@ class Threads:
         _crews.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        self.lock = threading.Lock()
+        self._wake = threading.Condition(self.lock)
         self._jobs: deque[_Job] = deque()
         self._threads = 0
         self._idle = 0
         self._busy: Counter[str] = Counter()
+        self._lent: Counter[str | None] = Counter()
 
     async def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> Any:
         """Call the function in a thread; Busy if none is free in time."""
-        job = _Job(function, args, kwargs, origin)
-        with self._lock:
+        job = _Job(function, args, kwargs, Place(self, origin))
+        with self.lock:
             if len(self._jobs) >= self._limits.waiting:
                 raise Busy("Too many calls wait for a thread")
             if origin is not None and self._busy[origin] >= max(1, self._limits.threads // 2):
@@ -122,22 +163,25 @@ class Threads:
                 self._threads -= 1
 
     def _give_up(self, job: _Job) -> None:
-        with self._lock:
+        with self.lock:
             if job not in self._jobs:
                 return
             self._jobs.remove(job)
-        self._left(job)
+        job.place.leave()
         if not job.future.done():
             job.future.set_exception(Busy("No thread became free in time", self._limits.waiting_time))
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
             outcome = (None, None) if job.future.cancelled() else job.run()
-            self._left(job)  # before the caller hears of it, whose next call may come at once
+            job.place.leave()  # before the caller hears of it, whose next call may come at once
             job.tell(*outcome)
 
     def _next(self) -> _Job | None:
-        with self._lock:
+        with self.lock:
+            if self._threads > self._limits.threads:  # places were taken back meanwhile
+                self._threads -= 1
+                return None
             self._idle += 1
             try:
                 if not self._jobs and not self._wake.wait_for(lambda: self._jobs, _IDLE):
@@ -148,9 +192,38 @@ class Threads:
                 self._idle -= 1
             return job
 
-    def _left(self, job: _Job) -> None:
-        if job.origin is not None:
-            with self._lock:
-                self._busy[job.origin] -= 1
-                if not self._busy[job.origin]:
-                    del self._busy[job.origin]
+    # What a place calls
+
+    def leave(self, origin: str) -> None:
+        """A function of this caller has ended."""
+        with self.lock:
+            self._count(self._busy, origin, -1)
+
+    def lend(self, origin: str | None) -> bool:
+        """Count a thread that waits apart from those at work; one caller may have half of what can be lent.
+
+        Called with the lock held.
+        """
+        limit = _MAX_LENT_PER_THREAD * self._limits.threads
+        if self._lent.total() >= limit or (origin is not None and self._lent[origin] >= limit // 2):
+            return False
+        self._count(self._lent, origin, 1)
+        self._threads -= 1
+        if origin is not None:
+            self._count(self._busy, origin, -1)
+        if self._jobs:
+            self._staff()
+        return True
+
+    def take_back(self, origin: str | None) -> None:
+        """Count a thread among those at work again. Called with the lock held."""
+        self._count(self._lent, origin, -1)
+        self._threads += 1
+        if origin is not None:
+            self._count(self._busy, origin, 1)
+
+    @staticmethod
+    def _count(counter: Counter[Any], origin: str | None, change: int) -> None:
+        counter[origin] += change
+        if not counter[origin]:
+            del counter[origin]

@@ -5,13 +5,15 @@ A stream has at most one reader: the reply to the POST that opened it, or a GET 
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
 
+from dovetail.errors import Disconnected
 from dovetail.protocol import sse
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.http import Refusal
 from dovetail.protocol.limits import Limits
 from dovetail.transports.reply import Reply
-from dovetail.transports.request import Headers, Receive, Responses, Send
+from dovetail.transports.request import Headers, Receive, Request, Send
 from dovetail.transports.session import Session
 from dovetail.transports.spool import SLICE
 from dovetail.transports.streams import Shelf, Stream
@@ -20,28 +22,47 @@ from dovetail.transports.streams import Shelf, Stream
 class SessionReply(Reply):
     """A reply whose events can be fetched again, and whose connection can be let go before it is complete."""
 
-    __slots__ = ("_left", "_session", "_shelf", "_stream")
+    __slots__ = ("_left", "_receive", "_session", "_shelf", "_stream", "_watch")
 
-    def __init__(
-        self, send: Send, mode: Responses, headers: Headers, session: Session, limits: Limits, shelf: Shelf
-    ) -> None:
-        super().__init__(send, mode, headers, limits.keep_alive, shelf.budget)
+    def __init__(self, request: Request, session: Session, limits: Limits, shelf: Shelf) -> None:
+        super().__init__(request.send, request.mode, request.cors, limits.keep_alive, shelf.budget)
+        self._receive = request.receive
         self._shelf = shelf
         self._session = session
         self._stream: Stream | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._left = False
 
     def serves(self, exchange: Exchange, stateful: bool) -> None:
         """Give an exchange its two facts."""
         exchange.emit = self.emit
         if stateful and self._mode != "json":
-            exchange.ask = lambda method, params: self._session.ask(self.emit, method, params)
+            exchange.ask = self._ask
             if self._session.primes:  # older clients do not come back, and were promised that streams last
                 exchange.close_stream = self.let_go
 
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask the client on this reply's stream, and notice if the client leaves meanwhile."""
+        if self.ended:
+            raise Disconnected("The call has been answered: nothing can be asked on its reply any more")
+        if not self.streaming:
+            await self.open()
+        assert self._stream is not None
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._look(self._stream))
+        return await self._session.ask(self._stream, self.emit, method, params)
+
+    async def _look(self, stream: Stream) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if stream.reader is self:
+            stream.detach(self)
+            self._left = True
+            self._quiet()
+
     def _opening(self) -> bytes:
         self._stream = self._session.open_stream(self._shelf)
-        self._stream.reader = self
+        self._stream.attach(self)
         return sse.event(b"", id=self._stream.number()) if self._session.primes else b""
 
     async def emit(self, data: bytes) -> None:
@@ -96,7 +117,7 @@ class SessionReply(Reply):
         if stream is None or stream.reader is not self:
             return
         await self._write(sse.event(b"", id=stream.number(), retry=retry_ms))
-        stream.reader = None
+        stream.detach(self)
         self._left = True
         self._quiet()
         await self._send({"type": "http.response.body", "body": b""})
@@ -108,8 +129,9 @@ class SessionReply(Reply):
             self._end_stream(self._stream)
 
     def _end_stream(self, stream: Stream) -> None:
-        if stream.reader is self:
-            stream.reader = None
+        if self._watch is not None:
+            self._watch.cancel()
+        stream.detach(self)
         stream.finish()
 
     def _event(self, data: bytes) -> bytes:

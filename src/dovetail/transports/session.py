@@ -23,6 +23,7 @@ class Session:
     """One client's session."""
 
     __slots__ = (
+        "_asked",
         "_next_stream",
         "_peer",
         "_stop_listening",
@@ -49,6 +50,7 @@ class Session:
         self.running: set[Exchange] | None = None
         self.pending: dict[tuple[str, str | None], None] | None = None
         self._peer: Peer[asyncio.Future[Any]] | None = None
+        self._asked: dict[asyncio.Future[Any], Stream] | None = None  # open questions and where they were put
         self._streams: dict[str, Stream] | None = None
         self._next_stream = 1
         self._stop_listening: Callable[[], None] | None = None
@@ -60,8 +62,9 @@ class Session:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is going on."""
-        return not self.running and all(stream.reader is None for stream in (self._streams or {}).values())
+        """Whether no call is at work and no stream is read. A call that waits for an answer is not at work."""
+        at_work = self.running and any(not exchange.questions for exchange in self.running)
+        return not at_work and all(stream.reader is None for stream in (self._streams or {}).values())
 
     def ready(self, service: Service) -> None:
         """The client has finished opening."""
@@ -112,17 +115,28 @@ class Session:
 
     # Asking
 
-    async def ask(self, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]) -> Any:
+    async def ask(
+        self, stream: Stream, emit: Callable[[bytes], Awaitable[None]], method: str, params: dict[str, Any]
+    ) -> Any:
         """Ask the client on a reply's stream; its answer comes in a POST of its own."""
         self._peer = self._peer or Peer()
+        self._asked = self._asked or {}
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         id, data = self._peer.ask(waiting, method, params)
+        self._asked[waiting] = stream
         try:
             await emit(data)
             return await waiting
         finally:
+            del self._asked[waiting]
             if self._peer.forget(id) and not self.closed:
                 await emit(jsonrpc.notice("notifications/cancelled", {"requestId": id}))
+
+    def end_unread_questions(self, now: float, keep: float) -> None:
+        """End the questions whose stream nobody has read for so long that it can no longer be resumed."""
+        for waiting, stream in (self._asked or {}).items():
+            if stream.unread_since is not None and now - stream.unread_since > keep and not waiting.done():
+                waiting.set_exception(Disconnected("The client left before it answered"))
 
     def answered(self, message: dict[str, Any]) -> None:
         """A response came in."""

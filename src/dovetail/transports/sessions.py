@@ -109,7 +109,7 @@ class Sessions:
         except ProtocolError as exc:
             await _refuse(request, message["id"], exc, session.revision)
             return
-        reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
+        reply = SessionReply(request, session, self._limits, self._shelf)
         silent = self._silent.get(request.mode)
         if silent is not None:
             silent.add(reply, asyncio.get_running_loop())
@@ -191,7 +191,7 @@ class Sessions:
             exc = InvalidRequest(f"Invalid request: batches {fault}")
             await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
-        reply = SessionReply(request.send, request.mode, request.cors, session, self._limits, self._shelf)
+        reply = SessionReply(request, session, self._limits, self._shelf)
         silent = self._silent.get(request.mode)
         if silent is not None:
             silent.add(reply, asyncio.get_running_loop())
@@ -239,7 +239,7 @@ class Sessions:
         else:
             stream, place = resumed(session, last)
         reader = Reader(stream, request.send, request.receive, self._limits, request.lasts)
-        stream.reader = reader
+        stream.attach(reader)
         stream.wake.set()  # whoever read it before lets go
         prime = stream.number() if last is None and session.primes else None
         if stream.name == STANDALONE:
@@ -253,8 +253,7 @@ class Sessions:
                 await reader.write(sse.event(b"", id=prime))
             await reader.run(place)
         finally:
-            if stream.reader is reader:
-                stream.reader = None
+            stream.detach(reader)
             session.used = asyncio.get_running_loop().time()
 
     def _standalone(self, session: Session) -> Stream:
@@ -335,7 +334,8 @@ class Sessions:
 
     def _arm(self) -> None:
         if self._sweeper is None:
-            soon = min(_SWEEP, self._limits.session_opening / 2, self._limits.session_idle / 2)
+            limits = self._limits
+            soon = min(_SWEEP, limits.session_opening / 2, limits.session_idle / 2, limits.replay_time / 2)
             self._sweeper = asyncio.get_running_loop().call_later(soon, self._sweep)
 
     def _sweep(self) -> None:
@@ -345,12 +345,13 @@ class Sessions:
             if self._expired(session, now):
                 self._drop(session)
             else:
+                session.end_unread_questions(now, limits.replay_time)
                 session.forget_streams(now, limits.replay_time)
         if self._sessions:
             self._arm()
 
     def _expired(self, session: Session, now: float) -> bool:
-        if session.running:
+        if session.running and not session.quiet:
             return False  # its calls have a time of their own
         limits, age = self._limits, now - session.born
         unopened = not session.rules.ready and age > limits.session_opening

@@ -52,6 +52,7 @@ class Stream:
         "ended_at",
         "name",
         "reader",
+        "unread_since",
     )
 
     def __init__(self, name: str, shelf: Shelf, home: "dict[str, Stream] | None" = None) -> None:
@@ -60,6 +61,7 @@ class Stream:
         self.done = False
         self.ended_at: float | None = None
         self.reader: object | None = None  # whoever sends it on; there is at most one
+        self.unread_since: float | None = None  # when the last reader left, if there was one
         self._wake: asyncio.Event | None = None
         self._shelf = shelf
         self._events: list[tuple[int, bytes]] = []  # most hold one, for which a deque would take ten times the room
@@ -73,6 +75,17 @@ class Stream:
         if self._wake is None:
             self._wake = asyncio.Event()
         return self._wake
+
+    def attach(self, reader: object) -> None:
+        """Send the stream on to this reader from now on."""
+        self.reader = reader
+        self.unread_since = None
+
+    def detach(self, reader: object) -> None:
+        """The reader has left, unless another one has taken over."""
+        if self.reader is reader:
+            self.reader = None
+            self.unread_since = asyncio.get_running_loop().time()
 
     @property
     def last(self) -> int:
