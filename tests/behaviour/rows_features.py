@@ -224,6 +224,13 @@ ROWS: tuple[Requirement, ...] = (
         transports=("memory",),
     ),
     Requirement(
+        "resources.spellings",
+        "house",
+        "All spellings of a URI that RFC 3986 counts as equivalent read the same resource, the contents name the URI "
+        "as the caller spelled it, and a template's variables are what the caller wrote.",
+        transports=BOTH,
+    ),
+    Requirement(
         "templates.declaration",
         "resources#resource-templates",
         "Templates are listed in a list of their own, with all they are described by, and are no resources.",
@@ -503,6 +510,13 @@ ROWS: tuple[Requirement, ...] = (
         "handshake/resources#subscriptions",
         "A session hears of updates to the resources it subscribed to, and of no other.",
         revisions=SESSIONS,
+        transports=STREAMED,
+    ),
+    Requirement(
+        "changes.spellings",
+        "house",
+        "A subscription to any equivalent spelling of a URI hears of updates, and the notice has the subscriber's own "
+        "spelling.",
         transports=STREAMED,
     ),
     Requirement(

@@ -115,6 +115,31 @@ async def test_updates_are_told_to_those_who_subscribed(revision: str, transport
         assert len(peer.notices) == 2
 
 
+@requirement("changes.spellings")
+async def test_notices_have_the_subscribers_spelling(revision: str, transport: str) -> None:
+    app = Server("spelled")
+    app.add_resource(lambda: "x", "notes://today/%C3%A9")
+    spelled = ["NOTES://tod%61y/%c3%a9", "notes://Today/%C3%a9"]
+    async with connect(app, transport, revision) as peer:
+        if revision == MODERN:
+            peer.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": spelled}})
+            await peer.next_notice("notifications/subscriptions/acknowledged")
+        else:
+            for uri in spelled:
+                await peer.request("resources/subscribe", {"uri": uri})
+        app.updated("notes://today/%C3%A9")
+        assert [(await peer.next_notice(UPDATED))["uri"] for _ in spelled] == spelled
+        if revision != MODERN:
+            await peer.request("resources/unsubscribe", {"uri": spelled[0]})
+            app.updated("notes://today/%C3%A9")
+            assert (await peer.next_notice(UPDATED))["uri"] == spelled[1]
+            await peer.request("resources/unsubscribe", {"uri": "notes://today/%C3%A9"})
+            app.updated("notes://today/%C3%A9")
+            app.changed("resources")
+            await peer.next_notice(RESOURCES)
+            assert [method for method, _ in peer.notices if method == UPDATED] == [UPDATED] * 3
+
+
 @requirement("changes.unsubscribed")
 async def test_after_unsubscribing_there_is_silence(revision: str, transport: str) -> None:
     app = server()

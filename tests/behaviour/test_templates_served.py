@@ -112,6 +112,16 @@ async def test_a_variable_that_does_not_fit_names_nothing(uri: str, revision: st
         assert error.data == {"uri": uri}
 
 
+@requirement("resources.spellings")
+async def test_every_equivalent_spelling_reads_the_same(revision: str, transport: str) -> None:
+    app = server()
+    app.add_resource(lambda: "fixed", "city://oslo/fixed/%C3%A9")
+    for uri in ("city://oslo/fixed/%C3%A9", "CITY://OSLO/fixed/%c3%A9", "city://%6Fslo/f%69xed/%C3%A9"):
+        assert await read(app, uri, transport, revision) == "fixed"
+    assert await read(app, "CITY://Oslo/profile", transport, revision) == "profile of Oslo"
+    assert await read(app, "city://%4Fslo/pr%6Ffile", transport, revision) == "profile of Oslo"
+
+
 @requirement("templates.precedence")
 async def test_the_nearest_description_of_a_uri_counts() -> None:
     app = Server("precedence")

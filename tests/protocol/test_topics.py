@@ -48,8 +48,9 @@ def test_a_subscription_hears_exactly_what_its_filter_names(filter: Subscription
     assert matches(TOOLS, None) == filter.tools_list_changed
     assert matches(PROMPTS, None) == filter.prompts_list_changed
     assert matches(RESOURCES, None) == filter.resources_list_changed
-    for uri in ("a:1", "a:2", "b:1", "a:", "A:1", ""):
-        assert matches(UPDATED, uri) == (uri in (filter.resource_subscriptions or []))
+    for uri in ("a:1", "a:2", "b:1", "a:", ""):
+        for spelling in (uri, uri.replace("a:", "A:"), uri.replace("1", "%31")):
+            assert matches(UPDATED, spelling) == (uri in (filter.resource_subscriptions or []))
     assert not matches(UPDATED, None)
     assert not matches("notifications/message", None)
 

@@ -125,7 +125,7 @@ async def test_what_is_read(uri: str, contents: list[dict[str, Any]]) -> None:
     assert await Client(library(), LAST).request("resources/read", {"uri": uri}) == {"contents": contents}
 
 
-@pytest.mark.parametrize("uri", ["a:", "b:fixed", "A:fixed", "a:fixed/", "a:user/", "a:user/six", "a:user/6/7/8"])
+@pytest.mark.parametrize("uri", ["a:", "b:fixed", "a:Fixed", "a:fixed/", "a:user/", "a:user/six", "a:user/6/7/8"])
 async def test_what_is_not_there(uri: str) -> None:
     with pytest.raises(ResourceNotFound) as caught:
         await Client(library()).request("resources/read", {"uri": uri})

@@ -24,6 +24,8 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny", "hide"]
 STRICTNESS: Final[Mapping[str, int]] = {"allow": 0, "ask": 1, "deny": 2, "hide": 3}
 OTHER_NAME: Final = "another name"
 
+_ABOUT_URIS: Final = frozenset({"resource.read", "complete"})
+
 _HINTS: Final[Mapping[str, str]] = {
     spelling: fact
     for fact in ("read_only", "destructive", "idempotent", "open_world")
@@ -110,7 +112,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def _tool(self, glob: str, question: Question) -> bool:
         if self.verdict == "allow":
-            return loosely(glob, question.server, question.tool, named=bool(self.server))
+            uri = question.kind in _ABOUT_URIS
+            return loosely(glob, question.server, question.tool, named=bool(self.server), uri=uri)
         return tightly(glob, question.server, question.tool)
 
     def _kind(self, question: Question) -> str | None:

@@ -10,6 +10,7 @@ from dovetail.middleware.seeing import failed
 from dovetail.protocol import topics
 from dovetail.protocol.around import Call
 from dovetail.protocol.exchange import Exchange
+from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.codec import canonical
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
@@ -91,8 +92,9 @@ class Caching:
         if method != topics.UPDATED:
             self.clear()
             return
+        changed = None if uri is None else uri_key(uri)
         for key, kept in tuple(self._kept.items()):
-            if kept.name == uri and key[0] == "resources/read":
+            if key[0] == "resources/read" and uri_key(kept.name) == changed:
                 self._kept.pop(key, None)
 
     def _keep(self, key: Key, kept: _Kept) -> None:

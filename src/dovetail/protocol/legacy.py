@@ -17,7 +17,8 @@ from dovetail.errors import (
 from dovetail.protocol import downgrade
 from dovetail.protocol.exchange import Caller, Exchange, Service, check_result
 from dovetail.protocol.principal import Principal
-from dovetail.protocol.topics import UPDATED
+from dovetail.protocol.topics import UPDATED, echoes
+from dovetail.protocol.uri_key import uri_key
 from dovetail.wire import jsonrpc
 from dovetail.wire.codec import convert, encode
 from dovetail.wire.jsonrpc import Id
@@ -56,7 +57,7 @@ class Session:
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.ready = False
-        self.subscriptions: set[str] | None = None
+        self.subscriptions: dict[str, list[str]] | None = None  # URIs as they were spelled, by key
 
     @property
     def batches(self) -> bool:
@@ -67,7 +68,13 @@ class Session:
         """Whether a change is for this session: all lists, and the resources it subscribed to."""
         if not self.ready:
             return False
-        return method != UPDATED or (self.subscriptions is not None and uri in self.subscriptions)
+        if method != UPDATED:
+            return True
+        return self.subscriptions is not None and uri is not None and uri_key(uri) in self.subscriptions
+
+    def echoes(self, uri: str | None) -> list[str | None]:
+        """Return the URIs to name in the notices of one change: each as this session spelled it."""
+        return echoes(self.subscriptions or {}, uri)
 
     def admit(self, message: dict[str, Any]) -> Exchange:
         """The exchange a request opens within this session."""
@@ -105,13 +112,18 @@ class Session:
         if not service.readable(uri, exchange.caller.principal):
             raise ResourceNotFound(uri)
         if self.subscriptions is None:
-            self.subscriptions = set()
+            self.subscriptions = {}
+        key = uri_key(uri)
+        spelled = self.subscriptions.get(key, [])
         if exchange.method == "resources/unsubscribe":
-            self.subscriptions.discard(uri)
-        elif len(self.subscriptions) >= _MAX_SUBSCRIPTIONS and uri not in self.subscriptions:
-            raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
-        else:
-            self.subscriptions.add(uri)
+            left = [one for one in spelled if one != uri] if uri in spelled else []  # another spelling ends them all
+            self.subscriptions[key] = left
+            if not left:
+                del self.subscriptions[key]
+        elif uri not in spelled:
+            if sum(map(len, self.subscriptions.values())) >= _MAX_SUBSCRIPTIONS:
+                raise InvalidRequest(f"Invalid request: more than {_MAX_SUBSCRIPTIONS} subscriptions in one session")
+            self.subscriptions[key] = [*spelled, uri]
 
 
 def open_session(

@@ -3,8 +3,9 @@
 A handshake session listens with a filter of its own: all list changes, and the resources it subscribed to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+from dovetail.protocol.uri_key import uri_key
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.subscriptions import SubscriptionFilter
 
@@ -39,9 +40,24 @@ def matcher(filter: SubscriptionFilter) -> Callable[[str, str | None], bool]:
         )
         if wanted
     }
-    uris = frozenset(filter.resource_subscriptions or ())
+    keys = frozenset(map(uri_key, filter.resource_subscriptions or ()))
 
     def matches(method: str, uri: str | None) -> bool:
-        return uri in uris if method == UPDATED else method in lists
+        if method != UPDATED:
+            return method in lists
+        return uri is not None and uri_key(uri) in keys
 
     return matches
+
+
+def spellings(uris: Iterable[str]) -> dict[str, list[str]]:
+    """Group URIs by their key, as a listener spelled them."""
+    found: dict[str, list[str]] = {}
+    for uri in dict.fromkeys(uris):
+        found.setdefault(uri_key(uri), []).append(uri)
+    return found
+
+
+def echoes(spelled: Mapping[str, list[str]], uri: str | None) -> list[str | None]:
+    """Return the URIs to name in the notices of one change: each in the listener's own spelling."""
+    return [None] if uri is None else [*spelled.get(uri_key(uri), (uri,))]

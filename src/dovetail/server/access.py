@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 
 from dovetail.errors import InsufficientScope
 from dovetail.protocol.principal import SCOPE, Principal
-from dovetail.server.templates import Template, stands_for
+from dovetail.protocol.uri_key import rule_keys, uri_readings
+from dovetail.server.templates import Template, may_stand_for
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -18,6 +19,8 @@ Predicate = Callable[[Principal | None], bool]
 
 _NONE: Final = frozenset[str]()
 _KINDS_OF_CALLERS: Final = 64  # told apart by their scopes, and remembered
+_MAX_CACHED_URIS: Final = 4096
+_MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
 
 
 class Access(Struct, frozen=True):
@@ -25,6 +28,9 @@ class Access(Struct, frozen=True):
 
     scopes: tuple[str, ...] = ()
     visible: Predicate | None = None
+
+
+_NOT_CACHED: Final = Access()
 
 
 class Rules:
@@ -35,12 +41,19 @@ class Rules:
         self._tagged: list[tuple[frozenset[str], Access]] = []
         self._named: dict[str, Access] = {}  # whatever comes and goes under a name
         self._patterns: dict[str, Template] = {}
+        # The names in `_named`, and the resources in `_rules`, by each key under which a rule finds them.
+        self._named_at: dict[str, frozenset[str]] = {}
+        self._resources_at: dict[str, frozenset[str]] = {}
+        self._cache: dict[tuple[str, str], Access | None] = {}  # of `named` and `at`; replaced when a rule changes
         self.unproven = False  # whether nobody has looked yet if there is something of every name
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
     def add(self, kind: str, name: str, access: Access) -> None:
         """One more rule about a tool, a resource, a template or a prompt; all of them hold."""
         self._rules[kind, name] = _both(self._rules.get((kind, name)), access)
+        if kind == "resource":
+            _index(self._resources_at, name)
+        self._cache = {}
 
     def add_tagged(self, tags: Iterable[str], access: Access) -> None:
         """A rule about whatever has one of these tags, now or later."""
@@ -50,13 +63,20 @@ class Rules:
         """A rule about whatever has this name or URI, or fits this template, now or later, here or mounted."""
         self._named[name] = _both(self._named.get(name), access)
         self.unproven = True
+        _index(self._named_at, name)
         if "{" in name:
             self._patterns = self._patterns | {name: Template(name)}  # requests of other threads may be reading it
+        self._cache = {}
 
     def tell_idle(self, server: str, there: Collection[str], elsewhere: Callable[[str], bool]) -> None:
         """Say which names of rules nothing has, so that they protect nothing; of those elsewhere nobody knows."""
         self.unproven = False
-        idle = [name for name in self._named if not (name in there or self._stands_for(name, there) or elsewhere(name))]
+        keys = frozenset(key for name in there for key in uri_readings(name))
+        idle = [
+            name
+            for name in self._named
+            if keys.isdisjoint(rule_keys(name)) and not (self._stands_for(name, there) or elsewhere(name))
+        ]
         if idle:
             from dovetail.server.arguments import listed  # only the mistaken pay for it
 
@@ -69,14 +89,47 @@ class Rules:
         pattern = self._patterns.get(name)
         if pattern is not None:
             return any(pattern.match(one) is not None for one in there)
-        return any(stands_for(one, name) for one in there if "{" in one)
+        return any(may_stand_for(one, name) for one in there if "{" in one)
 
-    def named(self, name: str) -> Access | None:
-        """The rule about something of this name or URI; None if there is none."""
-        found = self._named.get(name)
+    def named(self, kind: str, name: str) -> Access | None:
+        """Return the rule about something of this name, or of this URI in any spelling; None if there is none."""
+        if not kind.startswith("resource"):
+            return self._named.get(name)
+        return self._cached("named", name, self._named_uri) if self._named else None
+
+    def at(self, uri: str) -> Access | None:
+        """Return the rule about whatever is read at a URI: by its name, and by those of the resources it may mean."""
+        return self._cached("at", uri, self._at) if self._named or self._resources_at else None
+
+    def _cached(self, kind: str, uri: str, find: Callable[[str], Access | None]) -> Access | None:
+        cache = self._cache
+        found = cache.get((kind, uri), _NOT_CACHED)
+        if found is not _NOT_CACHED:
+            return found
+        found = find(uri)
+        if len(cache) >= _MAX_CACHED_URIS:
+            cache.clear()
+        if len(uri) <= _MAX_CACHED_CHARS:
+            cache[kind, uri] = found
+        return found
+
+    def _named_uri(self, uri: str) -> Access | None:
+        found = self._named.get(uri)
+        readings = uri_readings(uri)
+        others = frozenset[str]().union(*(self._named_at[one] for one in readings if one in self._named_at))
+        for other in sorted(others - {uri}):
+            found = _both(found, self._named[other])
         for pattern, template in self._patterns.items():
-            if pattern != name and template.match(name) is not None:
+            if pattern != uri and any(template.may_match(one) for one in readings):
                 found = _both(found, self._named[pattern])
+        return found
+
+    def _at(self, uri: str) -> Access | None:
+        found = self.named("resource", uri)
+        names = (name for reading in uri_readings(uri) for name in self._resources_at.get(reading, ()))
+        for name in dict.fromkeys(names):
+            rule = self._rules.get(("resource", name))
+            found = found if rule is None else _both(found, rule)
         return found
 
     @property
@@ -100,6 +153,10 @@ class Rules:
     def drop(self, kind: str, name: str) -> None:
         """It is not there any more; what was said of its name stays said."""
         self._rules.pop((kind, name), None)
+        if kind == "resource":
+            for key in rule_keys(name):
+                self._resources_at[key] = self._resources_at.get(key, frozenset()) - {name}
+        self._cache = {}
 
     def about(self, kind: str, name: str) -> bool:
         """Whether not everyone may use it."""
@@ -112,7 +169,7 @@ class Rules:
 
     def lets(self, uri: str, principal: Principal | None) -> bool:
         """Whether what is said of an address lets this caller by. Raises InsufficientScope if more scopes would."""
-        access = self.named(uri)
+        access = self.at(uri)
         return access is None or admitted(access, uri, principal)
 
     def sight(self, kind: str, items: Iterable[str]) -> "Sight | None":
@@ -168,6 +225,12 @@ def admitted(access: Access, name: str, principal: Principal | None) -> bool:
     if not held.issuperset(access.scopes):
         raise InsufficientScope(access.scopes)
     return True
+
+
+def _index(names: dict[str, frozenset[str]], uri: str) -> None:
+    """Add a URI under each of its keys; requests of other threads may be reading the old value."""
+    for key in rule_keys(uri):
+        names[key] = names.get(key, frozenset()) | {uri}
 
 
 def _both(one: Access | None, other: Access) -> Access:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dovetail.protocol.exchange import Listener
+from dovetail.protocol.uri_key import uri_key
 
 if TYPE_CHECKING:
     from dovetail.protocol.mounting import Hear
@@ -52,9 +53,11 @@ class Changes:
         return any(listener.wants(method, uri) for listener in tuple(self._listeners))
 
     def publish(self, method: str, uri: str | None = None) -> None:
-        """Tell everyone who wants to know."""
+        """Tell everyone who wants to know. All spellings of a URI are one topic for a listener, under its key."""
         for hear in tuple(self._followers):
             hear(method, uri)
+        if uri is not None:
+            uri = uri_key(uri)
         for listener, loop in tuple(self._listeners.items()):
             try:
                 loop.call_soon_threadsafe(self._tell, listener, method, uri)

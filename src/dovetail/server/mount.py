@@ -24,8 +24,9 @@ from dovetail.protocol.exchange import Exchange, typed
 from dovetail.protocol.mounting import KINDS, Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.protocol.topics import UPDATED
+from dovetail.protocol.uri_key import uri_key
 from dovetail.server.local import Local, Place, all_of
-from dovetail.server.naming import Names, opened, relinked
+from dovetail.server.naming import Names, echo_uri, opened, relinked
 from dovetail.server.owning import LIST_TIME, Mount, Owners, why
 from dovetail.server.signature import BadArguments
 from dovetail.server.tool import error_result
@@ -154,7 +155,7 @@ class Mounts:
         def hear(method: str, uri: str | None) -> None:
             own = None if uri is None else names.outward("resource", uri)
             if own is not None and not self._server.changes.wanted(method, own):
-                for key in [one for one in self._kept if one[0] == own]:
+                for key in [one for one in self._kept if one[0] == uri_key(own)]:
                     self._drop(key)
             self._server.heard(method, own)
 
@@ -221,8 +222,8 @@ class Mounts:
         mounts = [mount for mount in self._mounts if self.owners.lists(mount.access, mount.target.name, principal)]
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
-                rules = (self.owners.tagged(declaration), self.owners.named(name))
-                offered = name not in self._server.disabled_names and self.owners.enabled(declaration)
+                rules = (self.owners.tagged(declaration), self.owners.named(kind, name))
+                offered = not self.owners.disabled(kind, name) and self.owners.enabled(declaration)
                 if offered and all(self.owners.lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found
@@ -353,7 +354,8 @@ class Mounts:
         found = await self.owners.find("resource", uri, exchange)
         if found is None:
             raise ResourceNotFound(uri)
-        return await self._pass(found[0], exchange, {"uri": found[1]})
+        mount, inner = found
+        return echo_uri(await self._pass(mount, exchange, {"uri": inner}), mount.names, inner, uri)
 
     async def _complete(self, exchange: Exchange) -> Result | bytes:
         params = typed(exchange, CompleteParams)
@@ -390,7 +392,7 @@ class Mounts:
 
     def wanted(self, uri: str, principal: Principal | None) -> None:
         """A handshake session wants to hear of a resource: a distant server is told, until nobody does any more."""
-        key = uri, principal
+        key = uri_key(uri), principal
         if key in self._kept or len(self._kept) >= _MOST_KEPT:
             return
         for mount, inner in self.owners.able("resource", uri):

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from dovetail.errors import clip
 from dovetail.protocol.mounting import Kind
+from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
 from dovetail.server.options import TAGS, expect
-from dovetail.server.templates import stands_for
+from dovetail.server.templates import may_stand_for
 from dovetail.server.transforms import SAME, Transform, arguments_of, checked
 from dovetail.wire.content import EmbeddedResource, ResourceLink
 from dovetail.wire.incoming import body
@@ -45,10 +46,21 @@ class Names:
         self._transforms = checked(transforms)
         self._back = {change.name: inner for inner, change in transforms.items() if change.name is not None}
         self._hidden = [inner for inner, change in transforms.items() if change.hide and "{" in inner]
+        # For URIs: the same by key, and the keys at which nothing is offered, because it is hidden or has moved.
+        self._by_key = {uri_key(inner): inner for inner in self._transforms}
+        self._back_by_key = {uri_key(name): inner for name, inner in self._back.items()}
+        self._gone = frozenset(
+            key
+            for inner, change in transforms.items()
+            if change.hide or change.name is not None
+            for key in rule_keys(inner)
+        )
         self._tags = frozenset(tags)
 
-    def of(self, inner: str) -> Transform:
+    def of(self, inner: str, kind: Kind | None = None) -> Transform:
         """What becomes of something."""
+        if kind == "resource" and self._transforms and inner not in self._transforms:
+            inner = self._by_key.get(uri_key(inner), inner)
         return self._transforms.get(inner, SAME)
 
     def complaints(self, declared: Mapping[Kind, Mapping[str, Any]]) -> Iterator[str]:
@@ -81,11 +93,13 @@ class Names:
 
     def outward(self, kind: Kind, inner: str) -> str:
         """What it is called here."""
-        return self._before.get(kind, "") + (self.of(inner).name or inner)
+        return self._before.get(kind, "") + (self.of(inner, kind).name or inner)
 
     def inward(self, kind: Kind, name: str) -> str | None:
         """What it is called at home; None if it cannot be from there."""
         before = self._before.get(kind, "")
+        if kind == "resource":
+            return self._inward_uri(before, name)
         if not name.startswith(before):
             return None
         bare = name[len(before) :]
@@ -95,14 +109,32 @@ class Names:
             return None
         return inner
 
+    def _inward_uri(self, before: str, uri: str) -> str | None:
+        """Return what a URI is at home, in the spelling it came in unless it was renamed; None if not from there."""
+        if uri[: len(before)].lower() != before.lower():  # part of the scheme, whose case has no meaning
+            return None
+        bare = uri[len(before) :]
+        if not self._transforms:
+            return bare
+        moved = self._back.get(bare) or self._back_by_key.get(uri_key(bare))
+        if moved is not None:
+            return None if self._transforms[moved].hide else moved
+        return bare if self._gone.isdisjoint(uri_readings(bare)) else None
+
+    def matches_case(self, kind: Kind, name: str) -> bool:
+        """Return whether a name has the prefix exactly as it was given, not only in another case."""
+        return name.startswith(self._before.get(kind, ""))
+
     def hides(self, uri: str) -> bool:
-        """Whether a resource of that URI is kept from being offered."""
+        """Whether a resource of that URI is kept from being offered, or offered under another."""
         before = self._before.get("resource", "")
-        return uri.startswith(before) and self.of(uri[len(before) :]).hide
+        if not self._gone or uri[: len(before)].lower() != before.lower():
+            return False
+        return not self._gone.isdisjoint(uri_readings(uri[len(before) :]))
 
     def covers(self, uri: str) -> bool:
         """Whether a URI is one of a template that is hidden, so that only a resource of that URI can be meant."""
-        return any(stands_for(template, uri) for template in self._hidden)
+        return any(may_stand_for(template, uri) for template in self._hidden)
 
     @property
     def certain(self) -> bool:
@@ -122,7 +154,7 @@ class Names:
         """What is listed here of what is listed there."""
         found: dict[str, Any] = {}
         for inner, declaration in declarations.items():
-            change = self.of(inner)
+            change = self.of(inner, kind)
             if change.hide or not self.allows(declaration) or self._stands_in(inner) is not None:
                 continue
             name = self.outward(kind, inner)
@@ -172,6 +204,20 @@ def relinked(result: Result | bytes, method: str, names: Names) -> Result | byte
             )
         case _:
             return result
+
+
+def echo_uri(result: Result | bytes, names: Names, inner: str, uri: str) -> Result | bytes:
+    """Return the result of a read with the URI as the caller spelled it, where this server would spell it otherwise."""
+    own = names.outward("resource", inner)
+    if (own == uri and (names.prefix or own == inner)) or (isinstance(result, bytes) and ASKS in result):
+        return result
+    if isinstance(result, bytes):
+        result = body(result, ReadResourceResult, "the result of resources/read")
+    if not isinstance(result, ReadResourceResult):
+        return result
+    return replace(
+        result, contents=[replace(one, uri=uri) if one.uri in (own, inner) else one for one in result.contents]
+    )
 
 
 def opened(result: bytes, method: str) -> Result | bytes:

@@ -217,20 +217,24 @@ class Offers:
         A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, for
         what is mounted here too.
         """
-        from dovetail.server.access import access
+        from dovetail.server.access import Rules, access
 
         if not (names or tags) or not (scopes or visible):
             raise ValueError("restrict takes names or tags=, and scopes= or visible=")
+        _check_tags(tags)
         rule = access(scopes, visible)
+        new = Rules(show_locked=self._show_locked)
         with self._changing:
-            meant = [*self._meant(names, tags)]
             rules = self._ruled()
-            if tags:
-                rules.add_tagged(tags, rule)
-            for name in names:
-                rules.add_named(name, rule)
-            for kind, name, _ in meant:
-                rules.add(kind, name, rule)
+            for target in (rules, new):
+                if tags:
+                    target.add_tagged(tags, rule)
+                for name in names:
+                    target.add_named(name, rule)
+            for kind, registered in self._all.items():
+                for name, one in registered.items():
+                    if new.named(kind, name) is not None or new.tagged(one.tags) is not None:
+                        rules.add(kind, name, rule)
         self.changed(*_LISTS)
 
     def _switch(self, names: Collection[str], tags: Collection[str], *, enabled: bool) -> None:
@@ -261,8 +265,7 @@ class Offers:
 
     def _meant(self, names: Collection[str], tags: Collection[str]) -> Iterator[tuple[str, str, Any]]:
         """What has one of the names or tags: its kind, its name or URI, and itself."""
-        if isinstance(tags, str):
-            raise TypeError(f"tags are several: write tags=[{tags!r}]")
+        _check_tags(tags)
         for kind, registered in self._all.items():
             for name, one in registered.items():
                 if name in names or not one.tags.isdisjoint(tags):
@@ -285,7 +288,7 @@ class Offers:
             if access is not None:
                 self._ruled().add(kind, name, access)
             if self._rules is not None:
-                for rule in (self._rules.tagged(made.tags), self._rules.named(name)):
+                for rule in (self._rules.tagged(made.tags), self._rules.named(kind, name)):
                     if rule is not None:
                         self._rules.add(kind, name, rule)
             if made.enabled:
@@ -414,6 +417,11 @@ def _split(kind: str, options: Mapping[str, Any]) -> "tuple[Access | None, dict[
     from dovetail.server.access import access
 
     return access(scopes, visible), rest
+
+
+def _check_tags(tags: Collection[str]) -> None:
+    if isinstance(tags, str):
+        raise TypeError(f"tags are several: write tags=[{tags!r}]")
 
 
 def _check_function(given: Any) -> None:

@@ -5,16 +5,18 @@ Lists, calls and listeners ask here, so that they agree.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.errors import MCPError, clip
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.mounting import MISSING, Kind, Mountable
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.uri_key import rule_keys, uri_key, uri_readings
 from dovetail.server.local import Local, Place, all_of
 from dovetail.server.naming import Names, tags_of
-from dovetail.server.templates import stands_for
+from dovetail.server.templates import may_stand_for
 
 if TYPE_CHECKING:  # loaded once something is not for everyone
     from dovetail.server.access import Access
@@ -68,7 +70,7 @@ class Owners:
         One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
         would to a caller with more scopes.
         """
-        if name in self._server.disabled_names or not _admits(self.named(name), name, exchange):
+        if self.disabled(kind, name) or not _admits(self.named(kind, name), name, exchange):
             return None
         able = [pair for pair in self.able(kind, name) if self.lists(pair[0].access, name, exchange.caller.principal)]
         if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
@@ -100,8 +102,11 @@ class Owners:
 
     def able(self, kind: Kind, name: str) -> list[tuple[Mount, str]]:
         """The mounts that can have it, by their names alone."""
-        found = ((mount, mount.names.inward(kind, name)) for mount in self._mounts)
-        return [(mount, inner) for mount, inner in found if inner is not None]
+        pairs = ((mount, mount.names.inward(kind, name)) for mount in self._mounts)
+        found = [(mount, inner) for mount, inner in pairs if inner is not None]
+        if kind == "resource" and len(found) > 1:
+            found.sort(key=lambda pair: not pair[0].names.matches_case(kind, name))
+        return found
 
     def _sure(self, mount: Mount, inner: str, kind: Kind) -> bool:
         return mount.names.certain and not self._picks and not (kind == "resource" and self._covers(mount, inner))
@@ -110,7 +115,7 @@ class Owners:
         """Whether a URI is one of a template that is not offered, so that only a resource of that URI can be meant."""
         disabled = self._server.disabled_names
         uri = mount.names.outward("resource", inner) if disabled else ""
-        return mount.names.covers(inner) or any(stands_for(one, uri) for one in disabled if "{" in one)
+        return mount.names.covers(inner) or any(may_stand_for(one, uri) for one in disabled if "{" in one)
 
     def _may_have(self, mount: Mount, inner: str) -> bool:
         picks = mount.names.picks or self._picks or self._covers(mount, inner)
@@ -151,16 +156,15 @@ class Owners:
             except (MCPError, TimeoutError) as exc:
                 mount.away = _now() + LIST_TIME
                 mount.silent("%s could not say whether it has %s: %s", clip(inner), why(exc))
-        known = mount.known.get(kind, {}).get(mount.names.outward(kind, inner))
-        return [known] if known is not None and self.enabled(known) else []
+        known = _declared(mount.known.get(kind, {}), kind, mount.names.outward(kind, inner))
+        return [one for one in known if self.enabled(one)]
 
     async def _standing_for(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
         target = mount.target
-        declared = (await target.listed(kind, exchange)).get(inner)
-        found = [] if declared is None else [declared]
-        if declared is None and kind == "resource" and not self._covers(mount, inner):
+        found = _declared(await target.listed(kind, exchange), kind, inner)
+        if not found and kind == "resource" and not self._covers(mount, inner):
             templates = await target.listed("resource template", exchange)
-            found = [one for uri, one in templates.items() if stands_for(uri, inner)]
+            found = [one for uri, one in templates.items() if may_stand_for(uri, inner)]
         return [one for one in found if mount.names.allows(one) and self.enabled(one)]
 
     @property
@@ -175,7 +179,7 @@ class Owners:
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
-        if uri in self._server.disabled_names or not self.lists(self.named(uri), uri, principal):
+        if self.disabled("resource", uri) or not self.lists(self.named("resource", uri), uri, principal):
             return False
         able = self.able("resource", uri)
         for mount, inner in able:
@@ -183,7 +187,7 @@ class Owners:
             if self._restricts or not self.lists(mount.access, uri, principal):
                 continue
             if self._covers(mount, inner) and not (
-                isinstance(target, Local) and inner in (all_of(target, "resource") or ())
+                isinstance(target, Local) and _has_resource(all_of(target, "resource") or {}, inner)
             ):
                 continue
             if target.audible(inner, principal):
@@ -207,9 +211,36 @@ class Owners:
         """The rule of this server about something with such tags."""
         return None if self._server.rules is None else self._server.rules.tagged(tags_of(declaration))
 
-    def named(self, name: str) -> "Access | None":
+    def named(self, kind: Kind, name: str) -> "Access | None":
         """The rule of this server about something of such a name."""
-        return None if self._server.rules is None else self._server.rules.named(name)
+        return None if self._server.rules is None else self._server.rules.named(kind, name)
+
+    def disabled(self, kind: Kind, name: str) -> bool:
+        """Return whether a name, or a URI in any spelling, is disabled here."""
+        names = self._server.disabled_names
+        if kind != "resource" or not names:
+            return name in names
+        return not _all_rule_keys(names).isdisjoint(uri_readings(name))
+
+
+@lru_cache(16)
+def _all_rule_keys(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(key for name in names for key in rule_keys(name))
+
+
+def _has_resource(declared: Mapping[str, Any], uri: str) -> bool:
+    """Return whether a resource is declared under this URI, in this or another spelling."""
+    key = uri_key(uri)
+    return uri in declared or any(uri_key(one) == key for one in declared)
+
+
+def _declared(declared: Mapping[str, Any], kind: Kind, name: str) -> list[Any]:
+    """Return what is declared under a name; for a URI that is not listed, what one of its readings may mean."""
+    found = declared.get(name)
+    if found is not None or kind != "resource":
+        return [] if found is None else [found]
+    readings = uri_readings(name)
+    return [one for uri, one in declared.items() if not readings.isdisjoint(rule_keys(uri))]
 
 
 def _now() -> float:

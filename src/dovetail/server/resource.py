@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from dovetail.protocol.uri_key import uri_key
 from dovetail.server.binding import bound
 from dovetail.server.options import Lifetime, published
 from dovetail.server.runner import describe, own_name
@@ -19,7 +20,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\{")
 class Resource:
     """One fixed URI."""
 
-    __slots__ = ("declaration", "enabled", "lifetime", "runner", "signature", "tags", "version")
+    __slots__ = ("declaration", "enabled", "key", "lifetime", "runner", "signature", "tags", "version")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Resource:
                 f"{self.signature.where}: {uri} has no variables, so the function can take only the context; "
                 f"it also takes {', '.join(self.signature.parameters)}"
             )
+        self.key = uri_key(uri)
         self.lifetime = cache
         self.declaration = wire.Resource(
             uri=uri,

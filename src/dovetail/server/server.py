@@ -45,7 +45,7 @@ from dovetail.server.runner import Runner
 from dovetail.server.signature import BadArguments
 from dovetail.server.threads import Threads
 from dovetail.server.tool import error_result
-from dovetail.server.views import Views, key
+from dovetail.server.views import Views
 from dovetail.wire.completion import CompleteParams, CompleteResult, PromptReference
 from dovetail.wire.content import Icon
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -296,6 +296,9 @@ class Server(Views):
         principal = exchange.caller.principal
         if self.mounts is not None and not self.has(kind, name, principal):
             await self.mounts.owners.check(kind, name, exchange)
+            return
+        if kind == "resource":
+            self._resource_at(name, principal)
             return
         self.challenge(kind, name, principal)
         if not self.has(kind, name, principal):
@@ -607,7 +610,7 @@ class Server(Views):
             result = ReadResourceResult(contents=contents)
         if isinstance(result, ReadResourceResult) and result.ttl_ms is None:
             life = resource.lifetime or self._lifetime("resources/read")
-            if self._rules is not None and (self._rules.about(*key(resource)) or self._rules.named(uri) is not None):
+            if self._rules is not None and self._is_ruled(self._rules, resource, uri, variables):
                 life = Lifetime(life.ttl_ms)  # what is not for everyone is not to be shared
             result = replace(result, ttl_ms=life.ttl_ms, cache_scope=life.scope)
         return result
@@ -697,6 +700,7 @@ class Server(Views):
             raise MethodNotFound(exchange.method)
         filter = self._audible(topics.honoured(asked, capabilities), exchange.caller.principal)
         meta = {SUBSCRIPTION_ID: exchange.id}
+        spelled = topics.spellings(filter.resource_subscriptions or ())
         box = Mailbox(topics.matcher(filter))
         stop = self.changes.listen(box)
         mailboxes = self._here().mailboxes
@@ -705,8 +709,9 @@ class Server(Views):
         try:
             await exchange.notify("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": filter})
             while (news := await box.take()) is not None:
-                for method, uri in news:
-                    await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
+                for method, changed in news:
+                    for uri in topics.echoes(spelled, changed):
+                        await exchange.notify(method, {"_meta": meta} | ({} if uri is None else {"uri": uri}))
         finally:
             stop()
             mailboxes.discard(box)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import quote
 
 from dovetail.errors import clip
+from dovetail.protocol.uri_key import UNRESERVED, fold_site, uri_readings
 
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
@@ -24,11 +25,11 @@ _PREFIX: Final = re.compile(r"[1-9][0-9]{0,3}")
 _NOT_LITERAL: Final = re.compile(r"[\x00-\x20\x7f<>\"\\^`|\ud800-\udfff]|%(?![0-9A-Fa-f]{2})")
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 _TRIPLETS: Final = re.compile(r"((?:%[0-9A-Fa-f]{2})+)")
-_SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
 _UNSAFE: Final = re.compile(r"[\\\x00]")
 _DRIVE: Final = re.compile(r"[A-Za-z]:(?:/|\Z)")
 # Private characters stand for the bytes a URI has escaped; a private character of its own counts as its bytes.
-_TO_ATOMS: Final = {byte: 0xE000 + byte for byte in range(256)}
+# An escape of an unreserved character means the character (RFC 3986, section 2.3).
+_TO_ATOMS: Final = {byte: 0xE000 + byte for byte in range(256) if byte not in UNRESERVED}
 _FROM_ATOMS: Final = {atom: byte for byte, atom in _TO_ATOMS.items()}
 
 
@@ -87,12 +88,13 @@ class _Slot(NamedTuple):
         return _all_read(self.read, raw.split(self.separator))
 
 
-def stands_for(template: str, uri: str) -> bool:
-    """Whether a template matches a URI; one that cannot be read matches nothing."""
+def may_stand_for(template: str, uri: str) -> bool:
+    """Return whether a template matches a URI in any of its readings; for rules that deny or hide."""
     try:
-        return Template(template).match(uri) is not None
+        made = Template(template)
     except ValueError:
         return False
+    return any(made.may_match(reading) for reading in uri_readings(uri))
 
 
 def expand(text: str, values: Mapping[str, Value]) -> str:
@@ -175,6 +177,10 @@ class Template:
             found[self._fragment.name] = self._fragment.value(fragment)
         return None if None in found.values() else cast("dict[str, str | list[str]]", found)
 
+    def may_match(self, uri: str) -> bool:
+        """Return whether a rule about this template is about a URI; one that is too long to match counts."""
+        return len(uri) > MAX_URI or self.match(uri) is not None
+
     def _split_fragment(self, text: str) -> tuple[str, str | None]:
         if self._fragment is None:
             return text, None
@@ -205,7 +211,7 @@ class Template:
 
     def _find_gaps(self, text: str) -> list[tuple[int, int]] | None:
         """Where each slot's text starts and ends."""
-        folded = _fold(text)
+        folded = fold_site(text)
         if not self._slots:
             return [] if folded == self._left[0] else None
         # No literal after a part with slashes can stand in the host, so there the case counts.
@@ -390,20 +396,9 @@ def _check_lists(text: str, literals: Sequence[str], slots: Sequence[_Slot], mid
 
 def _fold_literals(literals: Sequence[str], slots: Sequence[_Slot]) -> list[str]:
     marks = ["/" if slot.spans else "x" for slot in slots]
-    folded = _fold("".join(literal + mark for literal, mark in zip(literals, [*marks, ""], strict=True)))
+    folded = fold_site("".join(literal + mark for literal, mark in zip(literals, [*marks, ""], strict=True)))
     ends = list(accumulate(len(literal) + 1 for literal in literals))
     return [folded[end - 1 - len(literal) : end - 1] for literal, end in zip(literals, ends, strict=True)]
-
-
-def _fold(uri: str) -> str:
-    """Scheme and host in lower case, because their case means nothing; all else as it is."""
-    site = _SITE.match(uri)
-    if site is None:
-        return uri
-    scheme, (host, end) = site.end(1), site.span(3)
-    if host < 0:
-        return uri[:scheme].lower() + uri[scheme:]
-    return uri[:scheme].lower() + uri[scheme:host] + uri[host:end].lower() + uri[end:]
 
 
 def _fixed_pairs(literals: Sequence[str]) -> int:

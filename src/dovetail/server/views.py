@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dovetail.errors import MethodNotFound, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
 from dovetail.protocol.principal import Principal
+from dovetail.protocol.uri_key import uri_key, uri_readings
 from dovetail.server.offers import Offers
 from dovetail.server.options import Lifetime, expect
 from dovetail.server.paging import Kept, Pages
@@ -33,6 +34,8 @@ class Views(Offers):
     def __init__(self, pages: Pages, *, cache: Lifetime | Mapping[str, Lifetime] | None, **offers: Any) -> None:
         super().__init__(pages, **offers)
         self._lifetimes = _lifetimes(cache)
+        # The resources last indexed by key, and the index; None where several have one key.
+        self._keyed: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
         """What is registered here, by name or URI, as this caller is shown it; nothing that is mounted."""
@@ -47,9 +50,15 @@ class Views(Offers):
     def has(self, kind: "Kind", name: str, principal: Principal | None) -> bool:
         """Whether something registered here under a name is listed for this caller, or a URI leads to it."""
         rules = self._rules
-        if name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal)):
+        if kind != "resource":
+            return name in self._registry(kind) and (rules is None or rules.shows(kind, name, principal))
+        try:
+            fixed = self._fixed(name)
+        except ResourceNotFound:
+            return False
+        if fixed is not None and (rules is None or rules.shows(*key(fixed), principal)):
             return True
-        return kind == "resource" and any(
+        return any(
             one.template.match(name) is not None and (rules is None or rules.shows(*key(one), principal))
             for one in self._templates_by_precision
         )
@@ -93,19 +102,73 @@ class Views(Offers):
 
     def _resource_at(self, uri: str, principal: Principal | None) -> tuple[Resource | ResourceTemplate, dict[str, Any]]:
         rules = self._rules
-        fixed = self._resources.get(uri)
+        fixed = self._fixed(uri)
         if fixed is not None:
             # Whom it is hidden from does not get at its address by a template either.
-            if rules is None or self._permits(rules, "resource", uri, principal):
+            if rules is None or self._permits(rules, "resource", fixed.declaration.uri, principal):
                 return fixed, {}
             raise ResourceNotFound(uri)
         if rules is not None and not rules.lets(uri, principal):
             raise ResourceNotFound(uri)
         for template in self._templates_by_precision:
             found = template.template.match(uri)
-            if found is not None and (rules is None or self._permits(rules, *key(template), principal)):
+            if rules is not None and not self._permits_template(rules, template, uri, found, principal):
+                continue
+            if found is not None:
                 return template, found
         raise ResourceNotFound(uri)
+
+    def _fixed(self, uri: str) -> Resource | None:
+        """Return the resource that is registered under a URI, in this or another spelling.
+
+        Raises:
+            ResourceNotFound: several have another spelling of this URI.
+        """
+        resources = self._resources
+        found = resources.get(uri)
+        if found is not None or not resources:
+            return found
+        known, index = self._keyed
+        if known is not resources:
+            index = _by_key(resources)
+            self._keyed = resources, index
+        canonical = uri_key(uri)
+        found = index.get(canonical)
+        if found is None and canonical in index:
+            raise ResourceNotFound(uri)
+        return found
+
+    def _permits_template(
+        self,
+        rules: "Rules",
+        template: ResourceTemplate,
+        uri: str,
+        variables: dict[str, Any] | None,
+        principal: Principal | None,
+    ) -> bool:
+        """Return whether a template that matches a URI, or may match another reading of it, is there for this caller.
+
+        Raises:
+            InsufficientScope: it would be, with more scopes.
+        """
+        name = key(template)
+        if variables is None:
+            may_match = rules.about(*name) and any(map(template.template.may_match, uri_readings(uri)))
+            return may_match and self._permits(rules, *name, principal)
+        if not self._permits(rules, *name, principal):
+            return False
+        # The values may tell more than the text: {+path} decodes slashes, a query may have any order.
+        return rules.lets(template.template.expand(variables), principal)
+
+    def _is_ruled(
+        self, rules: "Rules", resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]
+    ) -> bool:
+        """Return whether not everyone may read a URI, which leads to this resource with these variables."""
+        if rules.about(*key(resource)):
+            return True
+        if isinstance(resource, Resource):
+            return False
+        return any(rules.at(one) is not None for one in (uri, resource.template.expand(variables)))
 
     # Lists
 
@@ -150,6 +213,14 @@ def key(resource: Resource | ResourceTemplate) -> tuple["Kind", str]:
     if isinstance(resource, Resource):
         return "resource", resource.declaration.uri
     return "resource template", resource.declaration.uri_template
+
+
+def _by_key(resources: Mapping[str, Resource]) -> dict[str, Resource | None]:
+    """Index resources by key. Where several have one key, each is found by its exact URI only."""
+    found: dict[str, Resource | None] = {}
+    for resource in resources.values():
+        found[resource.key] = None if resource.key in found else resource
+    return found
 
 
 def _lifetimes(cache: Lifetime | Mapping[str, Lifetime] | None) -> dict[str, Lifetime]:

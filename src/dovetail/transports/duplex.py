@@ -282,7 +282,8 @@ class Duplex:
 
     def deliver(self, method: str, uri: str | None) -> None:
         """Tell the client of a change; those it has not yet had time for are told once each."""
-        self._changes[method, uri] = None
+        for one in self._session.echoes(uri) if self._session is not None else ():
+            self._changes[method, one] = None
         if self._telling is None or self._telling.done():
             self._telling = self._loop.create_task(self._tell())
 

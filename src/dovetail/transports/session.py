@@ -81,11 +81,12 @@ class Session:
     def deliver(self, method: str, uri: str | None) -> None:
         """Put a change on the GET stream, or keep it, each kind once, until there is one."""
         stream = (self._streams or {}).get(STANDALONE)
-        if stream is None or stream.reader is None:
-            self.pending = self.pending or {}
-            self.pending[method, uri] = None
-        else:
-            stream.append(change(method, uri))
+        for one in self.rules.echoes(uri):
+            if stream is None or stream.reader is None:
+                self.pending = self.pending or {}
+                self.pending[method, one] = None
+            else:
+                stream.append(change(method, one))
 
     # Streams
 

@@ -1,0 +1,288 @@
+"""Keys for URIs: which spellings name the same resource, and which spellings a lenient reader may take for it.
+
+`uri_key` decides what is the same: look-ups, subscriptions and comparisons use it. `uri_readings` and `rule_keys`
+decide what could be the same: rules that deny or hide use them, so that no spelling evades a rule. `is_ambiguous` tells
+whether readers may disagree about a URI: rules that allow never match one. Callers keep the text as it came for
+everything they send or pass on.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote
+
+UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+# A URI that is its own key: no escapes, nothing outside ASCII, no upper case in scheme and authority.
+_IS_KEY: Final = re.compile(
+    r"[^:/?#%A-Z\x80-\U0010ffff]*+:(?:(?!//)|//[^/?#%A-Z\x80-\U0010ffff]*+(?=[/?#]|\Z))[^%\x80-\U0010ffff]*+"
+)
+_SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+
+_DECODING_ROUNDS: Final = 4  # how often a chain of readers may decode the same URI
+_CACHED_READINGS: Final = 512
+_MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
+_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+_BLANKS: Final = re.compile(r"[\x00-\x20\x7f]")
+_KEPT_ESCAPES: Final = re.compile(r"%(?=3[Ff]|23)")  # of ? and #, which would cut the path short
+# A URI that all readers understand alike, but for the meaning of its first segment.
+_SIMPLE: Final = re.compile(r"[a-z][a-z0-9+.-]*+:/*+(?:[\w~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@-]*+/?)*+", re.ASCII)
+_WEB: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+_THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
+_HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # dots of a host name, by IDNA
+_LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
+_DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
+
+
+def uri_key(uri: str) -> str:
+    """Return the canonical form of a URI by RFC 3986, section 6.2.2, without resolving dot segments.
+
+    Scheme and host are in lower case, escapes of unreserved characters are decoded, the other escapes are in upper
+    case, and characters outside ASCII are escaped. Two URIs with the same key name the same resource.
+    """
+    if _IS_KEY.fullmatch(uri):
+        return uri
+    text = _NOT_ASCII.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), uri)
+    return _ESCAPE.sub(_upper_escape, fold_site(_ESCAPE.sub(_shortest_escape, text)))
+
+
+def fold_site(uri: str) -> str:
+    """Return a URI with scheme and host in lower case, because their case has no meaning."""
+    site = _SITE.match(uri)
+    if site is None:
+        return uri
+    scheme, (host, end) = site.end(1), site.span(3)
+    if host < 0:
+        return uri[:scheme].lower() + uri[scheme:]
+    return uri[:scheme].lower() + uri[scheme:host] + uri[host:end].lower() + uri[end:]
+
+
+def is_uri(name: str) -> bool:
+    """Return whether a lenient reader may take a name for a URI: it begins with a scheme."""
+    return _URI.match(_strip(name)) is not None
+
+
+def rule_keys(uri: str) -> frozenset[str]:
+    """Return the forms of a URI in a rule. The rule is about each URI that has one of them among its readings."""
+    texts = _clean_texts(uri)
+    return frozenset({uri_key(uri), *(form for text in texts[:1] for form in _forms(text, lenient=False))})
+
+
+def uri_readings(uri: str) -> frozenset[str]:
+    """Return every form in which some reader may understand a URI.
+
+    Readers differ in what they decode and how often, in the order of decoding and resolving dot segments, and in how
+    they treat slashes, backslashes, control characters, the authority of `file:`, and query and fragment.
+    """
+    return _cached_readings(uri) if len(uri) <= _MAX_CACHED_CHARS else _readings(uri)
+
+
+def is_ambiguous(uri: str) -> bool:
+    """Return whether readers may disagree about what a URI names."""
+    plain = uri
+    for _ in range(_DECODING_ROUNDS):
+        plain = unquote(plain)
+    if _BLANKS.search(uri) or _CONTROLS.search(plain) or "\\" in plain or plain != unquote(plain):
+        return True
+    if any(step in (".", "..") for step in re.split("[/:]", plain)):
+        return True
+    found = _URI.match(uri)
+    if found is None or _family(found[1]) not in ("file", *_WEB):
+        return False
+    if _family(found[1]) == "file" and len(found[2]) != 2:
+        return False
+    # Some readers decode or normalize a host before they look for its end.
+    authority = re.split("[/?#]", found[3], maxsplit=1)[0]
+    host = unquote(authority)
+    if any(mark in host and mark not in authority for mark in "/?#@"):
+        return True
+    return not host.isascii() and _nfkc(host) != host
+
+
+def split_authority(uri: str) -> tuple[str, str]:
+    """Return a URI, or a glob of URIs, up to the end of its authority, and the rest."""
+    start = uri.find("://")
+    if start < 0:
+        return uri, ""
+    end = re.search("[/?#]", uri[start + 3 :])
+    return (uri, "") if end is None else (uri[: start + 3 + end.start()], uri[start + 3 + end.start() :])
+
+
+# Escapes
+
+
+def _shortest_escape(found: re.Match[str]) -> str:
+    byte = int(found[1], 16)
+    return chr(byte) if byte in UNRESERVED else found[0].upper()
+
+
+def _upper_escape(found: re.Match[str]) -> str:
+    return found[0].upper()
+
+
+# Readings
+
+
+def _readings(uri: str) -> frozenset[str]:
+    return frozenset({uri_key(uri), *(form for text in _clean_texts(uri) for form in _forms(text, lenient=True))})
+
+
+_cached_readings = lru_cache(_CACHED_READINGS)(_readings)
+
+
+def _strip(uri: str) -> str:
+    """Drop what URL parsers drop: control characters anywhere, blanks at both ends."""
+    return _CONTROLS.sub("", uri).strip(" ")
+
+
+def _clean_texts(uri: str) -> list[str]:
+    """Return a URI fully decoded with its dot segments resolved: after the decoding, and before each round of it."""
+    if _SIMPLE.fullmatch(uri):
+        return [uri]
+    text = _strip(uri).replace("\\", "/")
+    rounds = [text]
+    for _ in range(_DECODING_ROUNDS):
+        text = unquote(_KEPT_ESCAPES.sub("%25", text)).replace("\\", "/")
+        if text == rounds[-1]:
+            break
+        rounds.append(text)
+    found = [_decode(rounds[-1])]
+    if "/." in text or len(rounds) > 1:  # else there is nothing to resolve, at no stage
+        found += [_decode(_resolve_dots(one)) for one in rounds]
+    return [*dict.fromkeys(found)]
+
+
+def _decode(text: str) -> str:
+    for _ in range(_DECODING_ROUNDS):
+        text = unquote(_KEPT_ESCAPES.sub("%25", text))
+    return _strip(text).replace("\\", "/")
+
+
+def _resolve_dots(text: str) -> str:
+    """Resolve dot segments, also escaped ones, without collapsing slashes, as URL parsers do."""
+    end = re.search("[?#]", text)
+    path, tail = (text, "") if end is None else (text[: end.start()], text[end.start() :])
+    start = path.find(":") + 1
+    while path[start : start + 1] == "/":
+        start += 1
+    kept: list[str] = []
+    for segment in path[start:].split("/"):
+        match segment.lower().replace("%2e", "."):
+            case "..":
+                del kept[-1:]
+            case ".":
+                pass
+            case _:
+                kept.append(segment)
+    return path[:start] + "/".join(kept) + tail
+
+
+def _forms(text: str, *, lenient: bool) -> Iterator[str]:
+    """Write a decoded URI in each way a rule may have it; lenient: also without the parts that some readers ignore."""
+    found = _URI.match(text)
+    if found is None:
+        return
+    scheme, slashes, rest = found[1].lower(), len(found[2]), _nfc(found[3])
+    end = re.search("[?#]", rest)
+    path, tail = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
+    family = _family(scheme)
+    if family == "file":
+        places = _file_places(slashes, path, lenient=lenient)
+    elif family in _WEB:
+        places = _web_places(path, _WEB[family])
+    else:
+        places = _other_places(slashes, path, lenient=lenient)
+    tails = dict.fromkeys(_tails(tail, drop_query=lenient and family == "file", drop_fragment=lenient))
+    for place in dict.fromkeys(places):
+        yield from (f"{scheme}:{_escape(place)}{_escape(one)}" for one in tails)
+
+
+def _family(scheme: str) -> str:
+    """Return the scheme that decides how to read a URI: `file` of `file`, and of `files+file`, mounted as `files`."""
+    return scheme.lower().rpartition("+")[2]
+
+
+def _file_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
+    host, _, inner = path.partition("/") if slashes == 2 else ("", "", path)
+    inner = _DRIVE.sub(r"\1:", inner)
+    local = _fold_host(host) in _THIS_MACHINE
+    if not local:
+        yield from (f"//{_fold_host(host)}{one}" for one in _paths(inner))
+    if local or lenient:
+        for one in (*_paths(inner), *(() if local else _paths(path))):
+            yield from (f"//{one}", one, f"//localhost{one}")
+
+
+def _web_places(path: str, default_port: str) -> Iterator[str]:
+    authority, _, inner = path.partition("/")
+    host, port = authority.rpartition("@")[2], ""
+    if found := re.search(r":(\d*)\Z", host):
+        host, port = host[: found.start()], found[1].lstrip("0")
+    host = _fold_host(host)
+    ports = ("", f":{default_port}") if port in ("", default_port) else (f":{port}",)
+    for one in (*_paths(inner), *(() if inner.strip("/") else ("",))):
+        yield from (f"//{host}{port}{one}" for port in ports)
+
+
+def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
+    """Read the first part as an authority and as a segment, because servers differ about schemes of their own."""
+    if slashes == 2 or lenient:
+        first, slash, inner = path.partition("/")
+        host = _fold_host(first)
+        yield from (f"//{host}{one}" for one in (_paths(inner) if slash else ("",)))
+    if slashes != 2 or lenient:
+        for one in _paths(path):
+            host, slash, inner = one[1:].partition("/")
+            yield from (f"//{one}", one, one[1:], f"//{_fold_host(host)}{slash}{inner}")[: 4 if lenient else 3]
+
+
+def _paths(path: str) -> Iterator[str]:
+    """Return a path with slashes collapsed and dots resolved, also without a slash at its end."""
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    clean = "/" + "/".join(kept)
+    yield clean
+    if clean != "/" and path.endswith(("/", "/.", "/..")):
+        yield f"{clean}/"
+
+
+def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
+    """Return query and fragment, the parameters of the query also in order."""
+    query, mark, fragment = tail.partition("#")
+    for one in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
+        yield f"{one if one != '?' else ''}{mark if fragment else ''}{fragment}"
+        if drop_fragment:
+            yield one if one != "?" else ""
+    if drop_query:
+        yield ""
+
+
+def _fold_host(host: str) -> str:
+    host = host.translate(_HOST_DOTS).lower() if host.isascii() else _nfkc(host.translate(_HOST_DOTS)).lower()
+    return host.removesuffix(".")
+
+
+def _escape(text: str) -> str:
+    """Escape what would be read as an escape, so that templates can match the text."""
+    return _LITERAL_PERCENT.sub("%25", text).replace("%3f", "%3F") if "%" in text else text
+
+
+def _nfc(text: str) -> str:
+    if text.isascii():
+        return text
+    from unicodedata import normalize  # only for what is not ASCII
+
+    return normalize("NFC", text)
+
+
+def _nfkc(text: str) -> str:
+    from unicodedata import normalize
+
+    return normalize("NFKC", text)
