@@ -17,7 +17,7 @@ from stage import FLOORS, HERE, IMPLEMENTATIONS, OURS
 
 RESULTS = HERE / "results"
 _NODE_PACKAGES = ("@modelcontextprotocol/sdk", "@modelcontextprotocol/server", "@modelcontextprotocol/node")
-_PYTHON_PACKAGES = ("dovetail", "mcp", "fastmcp", "msgspec", "uvicorn", "uvloop", "httptools")
+_PYTHON_PACKAGES = ("dovetail-mcp", "mcp", "fastmcp", "msgspec", "uvicorn", "uvloop", "httptools")
 
 
 class Verdict(NamedTuple):

@@ -14,6 +14,15 @@ REGISTRY = re.compile(
     r"files\." + r"pythonhosted\.org|pypi\." + r"org/simple|registry\." + r"npmjs\.org|index-" + r"url\b"
 )
 RESOLVED = re.compile(r'"reso' + r'lved": "https?:')
+# On PyPI, `dovetail` is an unrelated project. Ours is `dovetail-mcp`.
+INSTALLERS = (
+    r"(?:pip3? install|pipx (?:install|run)|uv (?:add|pip install|tool install|tool run)|uvx|poetry add|pdm add)"
+)
+SEPARATOR = r"[\s\"',:\[(]+"
+WRONG_NAME = re.compile(
+    rf"{INSTALLERS}\b(?:{SEPARATOR}(?:-[\w-]+|args))*{SEPARATOR}" + r"dovetail(?![\w/.-])"
+    r"|\b(?:version|distribution|metadata|requires)\([\"']" + r"dovetail[\"']"
+)
 SUFFIXES = {".png", ".jpg", ".ico", ".woff2", ".gz"}
 
 
@@ -26,6 +35,35 @@ def test_no_machine_path_and_no_registry_host(root: Path) -> None:
         if (found := pattern.search(line)) and "--no-emit-index" not in line
     ]
     assert not accused
+
+
+def test_no_file_installs_the_wrong_project(root: Path) -> None:
+    wrong = [
+        f"{path.relative_to(root)}: {found.group()}"
+        for path in _tracked(root)
+        for found in WRONG_NAME.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "is_wrong"),
+    [
+        ("pip install {}", True),
+        ('pip install -U "{}[openai]"', True),
+        ("uvx {} run hello.py", True),
+        ('{{"command": "uvx", "args": ["{}", "gateway"]}}', True),
+        ('("uvx", ["{}", "gateway"])', True),
+        ("uv tool install --force '{}'", True),
+        ("importlib.metadata.version('{}')", True),
+        ("pip install {}-mcp", False),
+        ('pip install "{}-mcp[openai]"', False),
+        ("uvx --from {}-mcp {} run hello.py", False),
+        ("pip install . && {} list", False),
+    ],
+)
+def test_a_wrong_project_is_found(text: str, is_wrong: bool) -> None:
+    assert (WRONG_NAME.search(text.format(*["dovetail"] * 2)) is not None) is is_wrong
 
 
 def _tracked(root: Path) -> list[Path]:

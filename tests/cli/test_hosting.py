@@ -169,7 +169,7 @@ async def test_only_some_servers_and_no_gateway_within_itself(tmp_path: Path, al
     [
         ("dovetail", ["gateway", "mcp.json"], True),
         ("/usr/local/bin/dovetail", ["gateway"], True),
-        ("uvx", ["dovetail", "gateway"], True),
+        ("uvx", ["--from", "dovetail-mcp", "dovetail", "gateway"], True),
         ("python", ["-m", "dovetail.cli", "gateway"], True),
         ("dovetail", ["run", "gateway.py"], False),
         ("node", ["gateway"], False),

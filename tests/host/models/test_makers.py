@@ -206,7 +206,7 @@ except ModelError as exc:
     print(exc)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert f"dovetail[{kind}]" in run.stdout
+    assert f"dovetail-mcp[{kind}]" in run.stdout
 
 
 # With a host

@@ -69,7 +69,7 @@ class AnthropicModel:
         try:
             import anthropic
         except ImportError:
-            hint = 'pip install "dovetail[anthropic]"'
+            hint = 'pip install "dovetail-mcp[anthropic]"'
             raise ModelError("the package anthropic is not installed").at(hint=hint) from None
         try:
             if self._client is None:

@@ -69,7 +69,8 @@ class OpenAIModel:
         try:
             import openai
         except ImportError:
-            raise ModelError("the package openai is not installed").at(hint='pip install "dovetail[openai]"') from None
+            hint = 'pip install "dovetail-mcp[openai]"'
+            raise ModelError("the package openai is not installed").at(hint=hint) from None
         try:
             if self._client is None:
                 self._client = openai.AsyncOpenAI(**self._options)
