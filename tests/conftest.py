@@ -16,6 +16,7 @@ import official_schemas
 # A busy machine is not a wrong answer: how long an example takes is judged by the tests that measure.
 # Under CI the examples are the same each time, so that its verdict is about the change; other runs look further.
 settings.register_profile("dovetail", deadline=None, derandomize=os.environ.get("CI") == "true")
+settings.register_profile("quick", settings.get_profile("dovetail"), max_examples=10)  # for `make quick`
 settings.load_profile("dovetail")
 
 ROOT = Path(__file__).parents[1]

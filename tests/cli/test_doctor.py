@@ -76,6 +76,7 @@ def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
     assert "XX noise: written to stdout, and no message: 1 line" in said.out
 
 
+@pytest.mark.interop
 def test_a_server_of_others(run: Run, clock: list[str]) -> None:
     said = run("doctor", "--", *clock).good().out
     assert "ok server: mcp-time" in said

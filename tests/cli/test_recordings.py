@@ -175,6 +175,7 @@ def test_tap_says_at_once_what_is_wrong(run: Run, tmp_path: Path, words: list[st
     assert why in said.err
 
 
+@pytest.mark.interop
 def test_tap_reaches_what_is_configured(
     run: Run, environment: dict[str, str], everything: list[str], tmp_path: Path
 ) -> None:

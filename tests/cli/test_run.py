@@ -31,10 +31,14 @@ def test_with_workers(run: Run, environment: dict[str, str]) -> None:
         assert run("bench", url, "add", "a=1", "-n", "20").good()
 
 
-def test_a_server_elsewhere_is_offered_here(run: Run, url: str, environment: dict[str, str], clock: list[str]) -> None:
+def test_a_server_at_a_url_is_offered_here(run: Run, url: str) -> None:
     assert run("call", "add", "a=1", "--", *OURS, "run", url).good().out == "2\n"
     asked = run("call", "book", "flight=X", "-a", "value=5", "--", *OURS, "run", url)
     assert asked.good().out == "X in row 5\n"
+
+
+@pytest.mark.interop
+def test_a_server_behind_a_command_is_offered_here(run: Run, environment: dict[str, str], clock: list[str]) -> None:
     with serving([*OURS, "run", "--http", "--port", "0", "--", *clock], environment) as here:
         said = run("call", here, "convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
         assert "21:00" in said.good().out

@@ -1,4 +1,4 @@
-"""Every block of the README and of the guide is true: Python runs, what it prints is what stands below it, and each
+"""Every block of the guide is true: Python runs, what it prints is what stands below it, and each
 exchange shown is replayed against the page's own server.
 
 The blocks of one page share one module, from top to bottom. A `text wire=REVISION` block is a conversation with the
@@ -29,7 +29,9 @@ from dovetail.testing import joining
 from dovetail.transports import web
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+# One page shows the same program with the official SDK.
+PAGES = [pytest.param(page, marks=pytest.mark.interop if page.stem == "migrating" else ()) for page in GUIDE]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 WIRE = re.compile(r"text wire=(?P<revision>\S+)")
 ANY = "…"
@@ -90,7 +92,7 @@ def logging_restored() -> Iterator[None]:
     root.handlers[:] = before[2]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in GUIDE])
 @pytest.mark.usefixtures("nothing_serves", "logging_restored")
 def test_every_block_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from login.browser import Browser, browser
 from login.hosting import running
 from login.place import Asked, Place, Said, User, oauth
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ async def test_everyone_who_waits_hears_of_the_end_with_an_error_of_their_own(lo
     async with on_socket(play) as at:
         caller, inbox = await reached(at)
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(caller.exchange(asked(id, "a"))) for id in range(3)]
+        tasks = [loop.create_task(caller.exchange(asked(number, "a"))) for number in range(3)]
         tasks.append(loop.create_task(caller.exchange(asked(9, "b"))))
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert len({id(one) for one in errors}) == 4

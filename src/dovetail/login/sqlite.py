@@ -86,8 +86,8 @@ class SqliteStore:
     def add(self, kind: str, key: str, value: bytes, until: float, now: float) -> bytes | None:
         """Remember a value if there is none; None, or what was there. Of several processes one succeeds."""
         statement = (
-            "INSERT INTO kept VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET value = ?3, until = ?4 "
-            "WHERE until <= ?5 RETURNING value"
+            "INSERT INTO kept VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
+            "SET value = excluded.value, until = excluded.until WHERE kept.until <= ? RETURNING value"
         )
         with self._written() as base:
             self._make_room(kind, key, now)
@@ -117,8 +117,7 @@ class SqliteStore:
     def swap(self, kind: str, key: str, old: bytes, value: bytes, until: float, now: float) -> bool:
         """Put a value where the old one still is; of several processes one succeeds."""
         statement = (
-            "UPDATE kept SET value = ?1, until = ?2 WHERE kind = ?3 AND key = ?4 AND value = ?5 AND until > ?6 "
-            "RETURNING key"
+            "UPDATE kept SET value = ?, until = ? WHERE kind = ? AND key = ? AND value = ? AND until > ? RETURNING key"
         )
         with self._written() as base:
             return base.execute(statement, (value, until, kind, key, old, now)).fetchone() is not None
