@@ -1,6 +1,6 @@
 """A tool that asks: it reports progress, asks the user for a seat, and pays exactly once.
 
-Nothing here knows which revision of the protocol the client speaks. `make demo` shows it on both eras.
+Nothing here knows which revision of the protocol the client speaks. `make demo` runs it in two protocol versions.
 """
 
 import itertools

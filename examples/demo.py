@@ -1,7 +1,7 @@
-"""`make demo`: one server (booking.py), both eras of the protocol, over stdio and over HTTP, message by message.
+"""`make demo`: one server (booking.py), two protocol versions, over stdio and over HTTP, message by message.
 
-The client is a few lines of raw JSON-RPC, so that what travels is what you see. Each act books a seat: the server
-reports progress, asks the user a question, and tells that its list of tools has changed.
+The client is a few lines of raw JSON-RPC, so you see exactly what is sent. Each part books a seat: the server reports
+progress, asks the user a question, and announces that its list of tools has changed.
 """
 
 import contextlib
@@ -32,6 +32,13 @@ META = {
 CALL = {"name": "book", "arguments": {"flight": "DY 814"}}
 ANSWER = {"action": "accept", "content": {"row": 12, "place": "aisle"}}
 CHANGED = "notifications/tools/list_changed"
+
+INTRODUCTION = f"""\
+One server, examples/booking.py, books the same flight four times: over stdio and over HTTP, and each time in two
+versions of the Model Context Protocol, {HANDSHAKE} and {STATELESS}. The server code is the same for all four.
+In each booking the server reports progress, asks the user for a seat, and announces a new tool.
+
+→ is sent to the server, ← comes from the server, and … replaces long values."""
 
 Message = dict[str, Any]
 seen = 0
@@ -138,7 +145,7 @@ def check(messages: list[Message], id: int, act: str) -> None:
 
 
 def stdio_handshake(pipe: Pipe) -> None:
-    title(f"1. stdio, {HANDSHAKE}: shake hands, then the server asks on the same connection")
+    title(f"1. stdio, {HANDSHAKE}: the client opens a session, and the server sends its question as a request")
     opening = {
         "protocolVersion": HANDSHAKE,
         "capabilities": CAPABILITIES,
@@ -154,9 +161,7 @@ def stdio_handshake(pipe: Pipe) -> None:
 
 
 def stdio_stateless(pipe: Pipe) -> None:
-    title(
-        f"2. The same process, {STATELESS}: no handshake; the question is a result, the answer comes with a second call"
-    )
+    title(f"2. The same process, {STATELESS}: no session. The result is a question, and a second call has the answer")
     wanted = {"notifications": {"toolsListChanged": True}, "_meta": META}
     pipe.send({"id": "news", "method": "subscriptions/listen", "params": wanted})
     pipe.until(is_method("notifications/subscriptions/acknowledged"))
@@ -210,7 +215,7 @@ def said(reply: http.client.HTTPResponse) -> Iterator[Message]:
 
 
 def http_handshake(web: Web) -> None:
-    title(f"3. HTTP, {HANDSHAKE}: a session; progress and the question come on the stream of the reply")
+    title(f"3. HTTP, {HANDSHAKE}: a session. Progress and the question arrive as events of the call's response")
     opening = {
         "protocolVersion": HANDSHAKE,
         "capabilities": CAPABILITIES,
@@ -232,7 +237,7 @@ def http_handshake(web: Web) -> None:
 
 
 def http_stateless(web: Web) -> None:
-    title(f"4. HTTP, {STATELESS}: every request stands alone; any worker could have served the second one")
+    title(f"4. HTTP, {STATELESS}: no session. Another worker process could serve the second call")
     web.headers = {"MCP-Protocol-Version": STATELESS}
     wanted = {"notifications": {"toolsListChanged": True}, "_meta": META}
     listen = {"id": "news", "method": "subscriptions/listen", "params": wanted}
@@ -259,6 +264,7 @@ def port_of(process: subprocess.Popen[bytes]) -> int:
 
 def main() -> None:
     started = time.monotonic()
+    print(INTRODUCTION)
     with server("booking.py") as process:
         pipe = Pipe(process)
         stdio_handshake(pipe)
@@ -268,7 +274,8 @@ def main() -> None:
         http_handshake(web)
         http_stateless(web)
     took = time.monotonic() - started
-    print(f"\ndemo: 4 bookings, 2 eras, 2 transports, {seen} messages; all as expected in {took:.1f} s")
+    print(f"\nAll 4 bookings succeeded: 2 transports, 2 protocol versions, {seen} messages, {took:.1f} seconds.")
+    print("Read examples/booking.py to see the server, or README.md to write your own.")
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def test_pages_keep_the_house_rules(page: Path) -> None:
     assert "simply" not in FENCED.sub("", text).lower()
     lines = [line for line in text.splitlines() if len(line) > 130 and not line.startswith("|")]
     assert not lines
-    # Code comes first: nothing but the title and one lead-in stands before it.
+    # A page of the guide begins with code, after the title and one paragraph.
     before = text.partition("```")[0].strip().split("\n\n")
-    assert len(before) <= 2
+    assert page.name == "README.md" or len(before) <= 2
 
 
 def _links(page: Path) -> list[str]:

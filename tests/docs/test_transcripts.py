@@ -21,7 +21,7 @@ from dovetail.cli.main import NAMES
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands"
-PAGES = [ROOT / "README.md", *sorted(COMMANDS.glob("*.md"))]
+PAGES = sorted(COMMANDS.glob("*.md"))
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"\$ (?P<command>.*?)(?:  # exits with (?P<code>\d+))?")
 ANY = "…"
