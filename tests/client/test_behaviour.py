@@ -30,6 +30,7 @@ from dovetail import (
     NotOffered,
     PeerError,
     RequestTimeout,
+    Timeouts,
     ToolError,
 )
 from transports.scene import until
@@ -55,7 +56,8 @@ async def test_a_client_finds_out_or_insists_and_knows_its_server(way: str, revi
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_left_alone_it_speaks_the_newest_the_transport_has(way: str) -> None:
-    async with reached(way) as client:
+    timeouts = Timeouts(probe=30)  # a busy machine may take long to start the server
+    async with reached(way, timeouts=timeouts) as client:
         assert client.revision == (MODERN if way != "sse" else NEWEST_HANDSHAKE)
         assert await client.call("add", a=2, b=3) == 5
 
