@@ -1,7 +1,7 @@
 """Rules about arguments, where a server may take a value for something else than it looks like."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -345,5 +345,110 @@ def test_no_schema_of_a_stranger_breaks_the_judgement(schema: Any, value: Any) -
 
 def test_a_schema_that_branches_without_end_is_not_followed_without_end() -> None:
     schema: dict[str, Any] = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 3}}}
-    assert readings("5", expected_by(schema))[0] == "5"
+    assert next(readings("5", expected_by(schema))) == "5"
     assert verdict(X.equals(5), "5", {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}) == "deny"
+
+
+# Arguments and schemas that are meant to keep the host busy
+
+
+class CountedSchema(dict[str, Any]):
+    """A schema that counts how often it is looked at."""
+
+    lookups = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        CountedSchema.lookups += 1
+        return super().get(key, default)
+
+
+class CountedList(list[Any]):
+    """A list that counts the items that are taken from it."""
+
+    taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.taken += 1
+            yield item
+
+
+def ids(schema: Any, values: Any) -> Question:
+    items = {"type": "object", "properties": {"ids": {"type": "array", "items": schema}}}
+    return Question(server="s", tool="act", arguments={"ids": values}, schema=None if schema is None else items)
+
+
+def test_the_items_of_an_array_share_one_look_at_their_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedSchema, "lookups", 0)
+    alternatives = [CountedSchema(type="string", maxLength=number) for number in range(200)]
+    schema = CountedSchema(anyOf=[{"type": "integer"}, CountedSchema(anyOf=alternatives)])
+    denied = rule("deny", when=arg("/ids").in_([99]))
+    assert not denied.applies(ids(schema, ["a"] * 2_000))
+    assert denied.applies(ids(schema, ["a"] * 2_000 + ["99"]))
+    assert 0 < CountedSchema.lookups < 10_000
+
+
+def test_items_with_a_schema_for_their_position_are_told_apart() -> None:
+    array = {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": {"type": "boolean"}}
+    schema = {"type": "object", "properties": {"ids": {"type": "array", **array}}}
+    denied = rule("deny", when=arg("/ids").in_(["a", 99]))
+    for values, applies in (["b", 1, True], False), (["a", 1], True), (["b", 99], True), (["b", 1, "a"], True):
+        question = Question(server="s", tool="act", arguments={"ids": values}, schema=schema)
+        assert denied.applies(question) is applies
+
+
+@pytest.mark.parametrize("item", [1, "5", "x", [1]])
+@pytest.mark.parametrize("schema", [None, {"type": ["integer", "string", "array"]}])
+def test_an_array_that_is_too_long_to_be_judged_counts_as_doubt(item: Any, schema: Any) -> None:
+    values = CountedList([item] * 200_000)
+    assert rule("deny", when=arg("/ids").in_([99])).applies(ids(schema, values))
+    assert not rule("allow", unless=arg("/ids").in_([99])).applies(ids(schema, values))
+    assert values.taken <= 200_000  # half of it for each rule
+    assert not rule("deny", when=arg("/ids").in_([99])).applies(ids(schema, [item] * 5_000))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"anyOf": [{"$ref": "#/$defs/all"}] * 5_000},
+        {"anyOf": [{"$ref": "#/$defs/values"}] * 200},
+        {"anyOf": [{"$ref": "#/$defs/names"}] * 200},
+        {"$ref": "#" + "/a" * 100_000},
+    ],
+)
+def test_a_schema_that_is_too_large_to_be_judged_counts_as_doubt_or_nothing(hostile: dict[str, Any]) -> None:
+    defs = {"all": hostile, "values": {"enum": ["a"] * 5_000}, "names": {"type": ["string"] * 5_000}}
+    schema = {"type": "object", "properties": {"ids": {"type": "array", "items": hostile}}, "$defs": defs}
+    question = Question(server="s", tool="act", arguments={"ids": ["99"]}, schema=schema)
+    assert rule("deny", when=arg("/ids").in_([99])).applies(question)
+    assert not rule("allow", unless=arg("/ids").in_([99])).applies(question)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_doubtful"),
+    [
+        ("0x" + "ab" * 500, False),
+        ("0x" + "ab" * 2_000, True),
+        ("-0B" + "1" * 100_000, True),
+        ("1" * 5_000, True),
+        ("0" * 5_000 + "99", True),
+        ("99." + "0" * 5_000, True),
+        ("1_0" * 2_000, True),
+        ("x" * 5_000, False),
+        ("(" * 5_000, False),
+    ],
+)
+async def test_a_long_number_in_a_text_does_not_break_the_decision(text: str, is_doubtful: bool) -> None:
+    server = Server("s")
+
+    @server.tool
+    def send(data: str | int) -> str:
+        return "ran"
+
+    async with Host(policy=Policy("allow", [rule("deny", when=arg("/data").in_([99]))])) as host:
+        host.add("s", server)
+        if is_doubtful:
+            with pytest.raises(PolicyError):
+                await host.call("s.send", {"data": text})
+        else:
+            assert (await host.call("s.send", {"data": text})).content[0].text == "ran"

@@ -8,19 +8,20 @@ the values a server may take an argument for, such as a text that is also a numb
 import ntpath
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dovetail.errors import clip
-from dovetail.host.coercion import NOTHING, UNCLEAR, Expected, places, readings
+from dovetail.host.coercion import NOTHING, UNCLEAR, Expected, TooManySteps, json_type, places, readings
 from dovetail.wire.codec import canonical, encode
 from dovetail.wire.shape import Struct
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?")
 _EXACT: Final = 2**53  # up to which every whole number is one float
 _MAX_DEPTH: Final = 64
+_JSON: Final = (str, int, float, list, dict, type(None))
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 
 
@@ -32,11 +33,14 @@ class Condition(Struct, frozen=True):
     values: tuple[Any, ...] = ()
 
     def holds(self, arguments: Mapping[str, Any], *, doubt: bool, schema: Mapping[str, Any] | None = None) -> bool:
-        """Whether the arguments fulfil it; `doubt` is the answer where that cannot be said.
+        """Return whether the arguments fulfil it, or `doubt` where that is unknown or would take too long to find out.
 
         The schema of the arguments says which types a server expects. Without it a value may be taken for any type.
         """
-        return _together([self._at(*place, doubt) for place in places(arguments, self.pointer, schema)], doubt)
+        try:
+            return _together((self._at(*place, doubt) for place in places(arguments, self.pointer, schema)), doubt)
+        except TooManySteps:
+            return doubt
 
     def found(self, arguments: Mapping[str, Any]) -> str:
         """What stands there, for a reader."""
@@ -57,9 +61,9 @@ class Condition(Struct, frozen=True):
         for reading in readings(value, wanted):
             answer = None if reading is UNCLEAR else _TESTS[self.test](reading, self.values, wanted)
             if isinstance(reading, list) and not answer:
-                items = [self._judge(item, wanted.inside(at), doubt, depth + 1) for at, item in enumerate(reading)]
+                items = (self._judge(item, wanted.inside(at), doubt, depth + 1) for at, item in enumerate(reading))
                 unsure = answer is None and _TESTS[self.test] is _in
-                answer = (bool(items) and _together(items, doubt)) or (None if unsure else False)
+                answer = (bool(reading) and _together(items, doubt)) or (None if unsure else False)
             if answer and _as_meant(reading, value):
                 return True
             answers.append(doubt if answer is None else answer)
@@ -133,12 +137,12 @@ def shown(value: Any) -> str:
     return clip(encode(value).decode(errors="replace"), 200)
 
 
-def _together(answers: Sequence[bool], doubt: bool) -> bool:
+def _together(answers: Iterable[bool], doubt: bool) -> bool:
     return any(answers) if doubt else all(answers)
 
 
 def _as_meant(reading: Any, value: Any) -> bool:
-    """Whether a value is read as it was written, and is no text, which may always be meant for something else."""
+    """Return whether a value is read as written and is not a string. A string may always be read as another type."""
     return reading is value and not isinstance(value, str)
 
 
@@ -148,17 +152,21 @@ def _in(value: Any, values: Sequence[Any], wanted: Expected) -> bool | None:
 
 
 def _equals(value: Any, other: Any, wanted: Expected) -> bool | None:
-    """Whether two values are equal; None if that depends on how a server reads something within the first."""
+    """Return whether two values are equal, or None if that depends on how a server reads something in the first."""
+    if isinstance(value, _JSON) and isinstance(other, _JSON) and json_type(value) != json_type(other):
+        return False  # true is not 1
     if isinstance(value, Mapping) and isinstance(other, Mapping):
-        pairs = [(value[name], other[name], name) for name in value if name in other]
-        same_size = len(pairs) == len(value) == len(other)
+        if value.keys() != other.keys():
+            return False
+        pairs = ((value[name], other[name], name) for name in value)
     elif isinstance(value, list) and isinstance(other, list):
-        pairs = [(one, two, at) for at, (one, two) in enumerate(zip(value, other, strict=False))]
-        same_size = len(value) == len(other)
+        if len(value) != len(other):
+            return False
+        pairs = ((one, two, at) for at, (one, two) in enumerate(zip(value, other, strict=True)))
+    elif isinstance(value, str) and isinstance(other, str):
+        return value == other
     else:
-        return canonical(_valued(value)) == canonical(_valued(other))  # true is not 1
-    if not same_size:
-        return False
+        return canonical(_valued(value)) == canonical(_valued(other))
     answers = {_may_equal(one, two, wanted.inside(step)) for one, two, step in pairs}
     return False if False in answers else None if None in answers else True
 
