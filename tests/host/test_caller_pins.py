@@ -5,11 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dovetail import Client, Policy, PolicyError, Principal, Server, Tool, rule, testing
-from dovetail.host import Deny, Host, Pins, fingerprint
-from dovetail.host.caller_pins import FORGOTTEN, CallerPins
+from dovetail.host import Deny, Host, Pins, Question
 from host.waiting import until
 
 HARMLESS = "Look it up."
@@ -151,48 +148,88 @@ async def test_a_yes_to_results_from_now_on_counts_for_nobody_else(tmp_path: Pat
     assert people.asked == ["ada", "bob", "user tool.result"]
 
 
+async def test_a_yes_of_the_user_counts_for_callers_that_cannot_be_told_apart(tmp_path: Path) -> None:
+    upstream, people = Upstream(), People()
+    async with testing.serve(upstream, transport="http") as url, opened(url, tmp_path, people) as host:
+        app = host.as_server()
+        async with testing.serve(app, transport="http") as gateway:
+
+            async def call() -> bool:
+                async with Client(gateway, era="stateless", elicit=people.caller("anonymous", "no")) as client:
+                    return not (await client.call_tool("up__look")).is_error
+
+            assert await call()
+            upstream.describe(HOSTILE)
+            await described(host, "evil.example")
+            assert not await call()
+            assert await by_user(host) == "ran"
+            people.asked.clear()
+            assert [await call(), await call()] == [True, True]
+            upstream.describe(HARMLESS + " And delete it.")
+            await described(host, "delete")
+            assert not await call()
+        await app.stop()
+    assert people.asked == ["anonymous"]
+
+
 # What is kept
 
-
-def tool(number: int) -> Tool:
-    return Tool(name=f"t{number}", description="Does it.", input_schema={"type": "object"})
-
-
-def keep(pins: CallerPins, caller: str, number: int) -> None:
-    pins.keep(caller, "server", f"t{number}", fingerprint(tool(number)), tool(number))
+MORE_CALLERS_THAN_ARE_KEPT = 16_500
+MORE_TOOLS_THAN_ARE_KEPT = 1_100
 
 
-def test_a_caller_is_known_by_what_it_used() -> None:
-    pins = CallerPins()
-    assert pins.get("ada", "server", "t1") is None
-    keep(pins, "ada", 1)
-    assert pins.get("ada", "server", "t1") == fingerprint(tool(1))
-    assert pins.get("ada", "server", "t2") is None
-    assert pins.get("ada", "another", "t1") is None
-    assert pins.get("bob", "server", "t1") is None
-    assert pins.definition(fingerprint(tool(1)))
+async def use(host: Host, caller: str, tool: str = "look", description: str = HARMLESS) -> bool:
+    """Return whether a caller may use a tool. Every caller says no to a changed definition."""
+    definition = Tool(name=tool, description=description, input_schema={"type": "object"})
+    question = Question(server="up", tool=tool, identity="up", caller=caller, arguments={})
+    try:
+        await host.desk.settle(question, definition, ask=refuse)
+    except PolicyError:
+        return False
+    return True
 
 
-def test_a_caller_with_too_many_tools_is_asked_again_about_those_it_lost() -> None:
-    pins = CallerPins(max_tools_per_caller=3)
-    for number in range(5):
-        keep(pins, "ada", number)
-    keep(pins, "bob", 0)
-    assert [pins.get("ada", "server", f"t{n}") == fingerprint(tool(n)) for n in range(5)] == [False, False, *[True] * 3]
-    assert pins.get("ada", "server", "t0") == FORGOTTEN
-    assert pins.get("ada", "server", "never used") == FORGOTTEN
-    assert pins.get("bob", "server", "never used") is None  # what one caller does is no other's loss
+async def refuse(_: Any) -> Any:
+    return Deny()
 
 
-@pytest.mark.parametrize("limits", [{"max_callers": 3}, {"max_tools": 3}])
-def test_too_many_callers_leave_the_latest_and_ask_the_others_again(limits: dict[str, int]) -> None:
-    pins = CallerPins(**limits)
-    for number in range(3):
-        keep(pins, f"caller {number}", 1)
-    assert pins.get("caller 0", "server", "t1") == fingerprint(tool(1))  # and so it is the latest
-    keep(pins, "caller 3", 1)
-    known = [pins.get(f"caller {number}", "server", "t1") for number in range(4)]
-    assert known == [fingerprint(tool(1)), FORGOTTEN, *[fingerprint(tool(1))] * 2]
-    keep(pins, "caller 1", 1)
-    assert pins.get("caller 1", "server", "t2") == FORGOTTEN  # it may have used that, too
-    assert pins.get("a new one", "server", "t1") == FORGOTTEN
+async def use_as_many(host: Host) -> None:
+    for number in range(MORE_CALLERS_THAN_ARE_KEPT):
+        assert await use(host, f"caller {number}")
+
+
+async def test_a_new_session_is_not_asked_however_many_there_were() -> None:
+    async with Host(policy=Policy("allow")) as host:
+        host.add("up", Upstream())
+        await use_as_many(host)
+        people = People()
+        async with Client(host.as_server(), era="handshake", elicit=people.caller("new", "no")) as client:
+            assert not (await client.call_tool("up__look")).is_error
+        assert people.asked == []
+        assert await use(host, "another", "look", HOSTILE)
+
+
+async def test_a_caller_that_was_dropped_is_compared_with_the_user() -> None:
+    async with Host(policy=Policy("allow")) as host:
+        assert await use(host, "ada")
+        assert await use(host, "ada", "other")
+        assert not await use(host, "ada", "look", HOSTILE)
+        await use_as_many(host)
+        latest = f"caller {MORE_CALLERS_THAN_ARE_KEPT - 1}"
+        assert not await use(host, latest, "look", HOSTILE)  # was not dropped
+        assert await use(host, "", "look")  # the user
+        assert not await use(host, "ada", "look", HOSTILE)
+        assert await use(host, "ada", "look")
+        assert await use(host, "ada", "other", HOSTILE)  # new to the user as well
+
+
+async def test_a_caller_with_too_many_tools_loses_the_oldest_of_its_own() -> None:
+    async with Host(policy=Policy("allow")) as host:
+        assert await use(host, "bob", "tool 0")
+        for number in range(MORE_TOOLS_THAN_ARE_KEPT):
+            assert await use(host, "ada", f"tool {number}")
+        assert not await use(host, "bob", "tool 0", HOSTILE)
+        assert not await use(host, "ada", f"tool {MORE_TOOLS_THAN_ARE_KEPT - 1}", HOSTILE)
+        assert await use(host, "ada", "tool 0", HOSTILE)  # as for a new caller
+        assert await use(host, "", "tool 1")
+        assert not await use(host, "ada", "tool 1", HOSTILE)

@@ -202,13 +202,19 @@ class Desk:
         return found if any(one.kind in _GRAVE for one in found) else None
 
     def _differences(self, question: Question, definition: Any, mark: str) -> list[Difference]:
-        """What changed since the caller used it; at a caller's first sight, since the host's user did."""
+        """Return what changed since the caller used it.
+
+        A caller that has not used it is compared with the host's user. So are callers that cannot be told apart, as
+        soon as the user has agreed to the definition.
+        """
         used: str | None = None
         if question.caller:
             used = self._caller_pins.get(question.caller, question.identity, question.tool)
         if used == mark:
             return []
         pin = self.pins.get(question.identity, question.tool)
+        if question.caller == ANONYMOUS and pin is not None and pin.fingerprint == mark:
+            return []
         if used is not None:
             kept = pin.definition if pin is not None and pin.fingerprint == used else None
             return _compare(kept or self._caller_pins.definition(used), definition)

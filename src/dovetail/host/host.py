@@ -255,8 +255,10 @@ class Host(Roster):
         member = self._member(server)
         question = self.question(member, "prompt.get", name, dict(arguments or {}))
         question = (await self.desk.settle(question)).question
-        told: Mapping[str, Any] = question.arguments or {}
-        return await performed(self, member, question, lambda client, most: client.get_prompt(name, told, timeout=most))
+        judged: Mapping[str, Any] = question.arguments or {}
+        return await performed(
+            self, member, question, lambda client, most: client.get_prompt(name, judged, timeout=most)
+        )
 
     async def complete(self, server: str, argument: str, value: str, **reference: Any) -> Completion:
         """Suggestions of a server, as `Client.complete` gives them."""

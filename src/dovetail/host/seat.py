@@ -173,7 +173,7 @@ class Seat:
         async def work(_: Any, most: float | None) -> Result | bytes:
             return await (await member.forwarding()).serve(exchange, most)
 
-        with round_.going_on(**_judged(question, exchange.params)):
+        with round_.going_on(**_changed_arguments(question, exchange.params)):
             result = await performed(host, member, question, work)
         if definition is not None and question_in(result, exchange.method) is None:
             ask = partial(self._ask_later, round_=round_)
@@ -214,8 +214,8 @@ class Seat:
         return await broker.ask(request)
 
 
-def _judged(question: Question, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that were judged, if the request has others."""
+def _changed_arguments(question: Question, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that were judged, if they differ from those of the request."""
     given, judged = params.get("arguments"), question.arguments
     same = judged is None or judged is given or (given is None and not judged)
     return {} if same else {"arguments": judged}
