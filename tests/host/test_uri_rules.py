@@ -1,6 +1,7 @@
 """A host's rules about URIs: no spelling evades one that tightens, and none passes for what is allowed."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -78,11 +79,82 @@ def test_no_spelling_evades_a_rule_that_tightens(uri: str, glob: str) -> None:
         ("https://evil.example/*", "https://evil\u3002example/a"),
         ("notes://private", "NOTES:///privat%65"),
         ("notes:private", "notes://private"),
+        ("notes://private", "notes://private?x=1"),
+        ("https://evil.example/a", "https://evil.example/a?x=1"),
+        ("file://server/share/*", "file://someone@server:445/share/a"),
         ("urn:isbn:*", "URN:%69sbn:1"),
     ],
 )
 def test_other_schemes_have_spellings_too(glob: str, uri: str) -> None:
     assert verdict(Policy("allow", [rule("deny", tool=glob)]), uri) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("glob", "uri", "other"),
+    [
+        ("file:///srv/%5Bsecret%5D/*", "file:///srv/[secret]/key", "file:///srv/s/key"),
+        ("file:///srv/%5bsecret%5d/*", "file:///srv/%5Bsecret%5D/key", "file:///srv/s/key"),
+        ("file:///srv/[[]secret]/*", "file:///srv/%5Bsecret%5D/key", "file:///srv/s/key"),
+        ("file:///srv/[%73]/*", "file:///srv/s/key", "file:///srv/t/key"),
+        ("file:///srv/%2A/key", "file:///srv/*/key", "file:///srv/docs/key"),
+        ("file:///srv/a%3F", "file:///srv/a%3f", "file:///srv/ab"),
+        ("file:///srv/caf\u00e9/*", "file:///srv/cafe%CC%81/key", "file:///srv/cafe/key"),
+        ("file:///srv/cafe\u0301/*", "file:///srv/caf%C3%A9/key", "file:///srv/cafe/key"),
+        ("file:///srv/cafe%CC%81/*", "file:///srv/caf\u00e9/key", "file:///srv/cafe/key"),
+        ("http://[::1]/*", "http://[::1]:80/key", "http://[::2]/key"),
+    ],
+)
+def test_a_glob_may_be_spelled_in_other_ways_too(glob: str, uri: str, other: str) -> None:
+    policy = Policy("allow", [rule("deny", tool=glob)])
+    assert verdict(policy, uri) == "deny"
+    assert verdict(policy, other) == "allow"
+
+
+def test_a_uri_too_long_to_read_is_never_allowed() -> None:
+    uri = "notes://public/" + "%25" * 3000
+    assert verdict(Policy("deny", [rule("allow", tool="notes://public/*")]), uri) == "deny"
+    assert verdict(Policy("allow", [rule("deny", tool="notes://private/*")]), uri) == "deny"
+
+
+DATABASE = [
+    "db://prod/users",
+    "DB://PROD/users",
+    "db://someone@prod/users",
+    "db://someone:password@prod/users",
+    "db://someone%40prod/users",
+    "db://prod:5432/users",
+    "db://prod%3A5432/users",
+    "db://prod:/users",
+    "db://prod.:5432/users",
+    "db://a@b@prod:5432/users",
+    "db:prod:5432/users",
+    "db:/prod:5432/users",
+    "db:///someone@prod/users",
+    "db://prod/users?x=1",
+    "db://prod/users#x",
+    "db://prod/x/../users",
+    "db://prod//users/",
+]
+
+
+@pytest.mark.parametrize("uri", DATABASE)
+@pytest.mark.parametrize("glob", ["db://prod/*", "db://prod/users", "fs.db://prod/*", "db://p%72od/users"])
+def test_no_user_or_port_evades_a_rule_about_a_host(uri: str, glob: str) -> None:
+    for one in ("ask", "deny", "hide"):
+        assert verdict(Policy("allow", [rule(one, tool=glob)]), uri) == one
+    for other in ("db://test/users", "db://prod@test/users", "db://test:5432/users", "db://prod.example/users"):
+        assert verdict(Policy("allow", [rule("deny", tool=glob)]), other) == "allow"
+
+
+async def test_a_server_that_reads_by_the_host_name_keeps_its_secret() -> None:
+    app = Server("database")
+    app.add_resource(lambda rest: urlsplit(f"db://{rest}").hostname, "db://{+rest}")
+    async with Host(policy=Policy("allow", [rule("deny", tool="db://prod/*")])) as host:
+        host.add("db", app)
+        for uri in DATABASE:
+            with pytest.raises((PolicyError, MCPError)):
+                await host.read("db", uri)
+        assert (await host.read("db", "db://someone@test:5432/users")).contents[0].text == "test"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.server.templates import MAX_TEMPLATE, MAX_URI, Template, expand
+from dovetail.protocol.uri_key import MAX_URI
+from dovetail.server.templates import MAX_TEMPLATE, Template, expand
 
 VALUES: dict[str, Any] = {
     "count": ["one", "two", "three"],

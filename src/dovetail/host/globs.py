@@ -6,13 +6,19 @@ means the thing itself and nothing that can be taken for it.
 
 import re
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
 from dovetail.host.names import SEPARATOR, exposed, full
-from dovetail.protocol.uri_key import is_ambiguous, is_uri, split_authority, uri_readings
+from dovetail.protocol.uri_key import MAX_URI, is_ambiguous, is_uri, nfc, split_authority, uri_readings
 
 _SERVER_GLOB: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+")  # what may stand for a server's name
+
+# Wildcards in a class are ordinary characters already.
+_CLASS_OR_ESCAPED_WILDCARD: Final = re.compile(r"\[!?\]?[^\]]*\]|%(5b|5d|2a|3f)")
+_IPV6_START: Final = re.compile(r"(?<=//)\[(?=[0-9a-f.]*:[0-9a-f.]*:)")  # as in http://[::1]/, which is not a class
+_LITERAL: Final = {"5b": "[[]", "5d": "[]]", "2a": "[*]", "3f": "[?]"}
 
 
 def tightly(glob: str, server: str, tool: str) -> bool:
@@ -25,12 +31,22 @@ def tightly(glob: str, server: str, tool: str) -> bool:
 
 
 def _means_uri(glob: str, server: str, uri: str) -> bool:
-    """Return whether a glob matches a URI in one of its readings, whatever the case; its escapes may be decoded."""
-    names = [name for reading in uri_readings(uri) for name in _spelled(reading.lower(), server)]
-    return any(fnmatchcase(name, one) for one in {glob, unquote(glob)} for name in names)
+    """Return whether a glob matches a URI in one of its readings, whatever the case. A URI too long to read counts."""
+    if len(uri) > MAX_URI:
+        return True
+    names = [name for reading in uri_readings(uri) for name in _names_of_reading(reading.lower(), server)]
+    return any(fnmatchcase(name, spelling) for spelling in _spellings_of_glob(glob) for name in names)
 
 
-def _spelled(reading: str, server: str) -> list[str]:
+@lru_cache(256)
+def _spellings_of_glob(glob: str) -> frozenset[str]:
+    """Return a glob as written and with its escapes decoded. An escaped wildcard becomes an ordinary character."""
+    literal = _IPV6_START.sub("[[]", glob)
+    literal = _CLASS_OR_ESCAPED_WILDCARD.sub(lambda found: _LITERAL.get(found[1], found[0]), literal)
+    return frozenset({glob, nfc(glob), nfc(unquote(literal))})
+
+
+def _names_of_reading(reading: str, server: str) -> list[str]:
     plain = unquote(reading)
     return [reading, plain, full(server, reading), full(server, plain)]
 

@@ -18,9 +18,12 @@ _IS_KEY: Final = re.compile(
     r"[^:/?#%A-Z\x80-\U0010ffff]*+:(?:(?!//)|//[^/?#%A-Z\x80-\U0010ffff]*+(?=[/?#]|\Z))[^%\x80-\U0010ffff]*+"
 )
 _SITE: Final = re.compile(r"([^:/?#]*:)(?://((?:[^/?#]*@)?)([^/?#]*))?")
-_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+_ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_SHORTEST_ESCAPES: Final = [chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in range(256)]
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
+# The longest request line nginx and Apache accept by default. Longer URIs are not worth the time to decode them.
+MAX_URI: Final = 8192
 _DECODING_ROUNDS: Final = 4  # how often a chain of readers may decode the same URI
 _CACHED_READINGS: Final = 512
 _MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
@@ -34,6 +37,7 @@ _WEB: Final = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "2
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
 _HOST_DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # dots of a host name, by IDNA
 _LITERAL_PERCENT: Final = re.compile(r"%(?!3[Ff]|23)")
+_BARE_HOST: Final = re.compile(r"\[[^\]]*\]|[^:]*")  # without a port
 _DRIVE: Final = re.compile(r"(/*[A-Za-z])\|(?=/|\Z)")
 
 
@@ -46,7 +50,9 @@ def uri_key(uri: str) -> str:
     if _IS_KEY.fullmatch(uri):
         return uri
     text = _NOT_ASCII.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), uri)
-    return _ESCAPE.sub(_upper_escape, fold_site(_ESCAPE.sub(_shortest_escape, text)))
+    site, rest = split_authority(_ESCAPES.sub(_shorten_escapes, text))
+    site = fold_site(site)
+    return (_ESCAPES.sub(_upper_escapes, site) if "%" in site else site) + rest
 
 
 def fold_site(uri: str) -> str:
@@ -81,9 +87,11 @@ def uri_readings(uri: str) -> frozenset[str]:
 
 
 def is_ambiguous(uri: str) -> bool:
-    """Return whether readers may disagree about what a URI names."""
+    """Return whether readers may disagree about what a URI names. A URI that is too long to decode counts."""
+    if len(uri) > MAX_URI:
+        return True
     plain = uri
-    for _ in range(_DECODING_ROUNDS):
+    for _ in range(_DECODING_ROUNDS if "%" in uri else 0):
         plain = unquote(plain)
     if _BLANKS.search(uri) or _CONTROLS.search(plain) or "\\" in plain or plain != unquote(plain):
         return True
@@ -114,12 +122,11 @@ def split_authority(uri: str) -> tuple[str, str]:
 # Escapes
 
 
-def _shortest_escape(found: re.Match[str]) -> str:
-    byte = int(found[1], 16)
-    return chr(byte) if byte in UNRESERVED else found[0].upper()
+def _shorten_escapes(found: re.Match[str]) -> str:
+    return "".join([_SHORTEST_ESCAPES[byte] for byte in bytes.fromhex(found[0].replace("%", ""))])
 
 
-def _upper_escape(found: re.Match[str]) -> str:
+def _upper_escapes(found: re.Match[str]) -> str:
     return found[0].upper()
 
 
@@ -145,20 +152,27 @@ def _clean_texts(uri: str) -> list[str]:
     text = _strip(uri).replace("\\", "/")
     rounds = [text]
     for _ in range(_DECODING_ROUNDS):
-        text = unquote(_KEPT_ESCAPES.sub("%25", text)).replace("\\", "/")
+        text = _unquote(text).replace("\\", "/")
         if text == rounds[-1]:
             break
         rounds.append(text)
     found = [_decode(rounds[-1])]
     if "/." in text or len(rounds) > 1:  # else there is nothing to resolve, at no stage
-        found += [_decode(_resolve_dots(one)) for one in rounds]
+        found += map(_decode, dict.fromkeys(map(_resolve_dots, rounds)))
     return [*dict.fromkeys(found)]
 
 
 def _decode(text: str) -> str:
     for _ in range(_DECODING_ROUNDS):
-        text = unquote(_KEPT_ESCAPES.sub("%25", text))
+        decoded = _unquote(text)
+        if decoded == text:
+            break
+        text = decoded
     return _strip(text).replace("\\", "/")
+
+
+def _unquote(text: str) -> str:
+    return unquote(_KEPT_ESCAPES.sub("%25", text)) if _ESCAPES.search(text) else text
 
 
 def _resolve_dots(text: str) -> str:
@@ -181,11 +195,14 @@ def _resolve_dots(text: str) -> str:
 
 
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
-    """Write a decoded URI in each way a rule may have it; lenient: also without the parts that some readers ignore."""
+    """Write a decoded URI in each way a rule may have it.
+
+    lenient: also without the parts that some readers ignore: user, port of an unknown scheme, query and fragment.
+    """
     found = _URI.match(text)
     if found is None:
         return
-    scheme, slashes, rest = found[1].lower(), len(found[2]), _nfc(found[3])
+    scheme, slashes, rest = found[1].lower(), len(found[2]), nfc(found[3])
     end = re.search("[?#]", rest)
     path, tail = (rest, "") if end is None else (rest[: end.start()], rest[end.start() :])
     family = _family(scheme)
@@ -195,7 +212,7 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
         places = _web_places(path, _WEB[family])
     else:
         places = _other_places(slashes, path, lenient=lenient)
-    tails = dict.fromkeys(_tails(tail, drop_query=lenient and family == "file", drop_fragment=lenient))
+    tails = dict.fromkeys(_tails(tail, lenient=lenient))
     for place in dict.fromkeys(places):
         yield from (f"{scheme}:{_escape(place)}{_escape(one)}" for one in tails)
 
@@ -210,7 +227,7 @@ def _file_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
     inner = _DRIVE.sub(r"\1:", inner)
     local = _fold_host(host) in _THIS_MACHINE
     if not local:
-        yield from (f"//{_fold_host(host)}{one}" for one in _paths(inner))
+        yield from (f"//{name}{one}" for name in _hosts(host, lenient=lenient) for one in _paths(inner))
     if local or lenient:
         for one in (*_paths(inner), *(() if local else _paths(path))):
             yield from (f"//{one}", one, f"//localhost{one}")
@@ -231,12 +248,23 @@ def _other_places(slashes: int, path: str, *, lenient: bool) -> Iterator[str]:
     """Read the first part as an authority and as a segment, because servers differ about schemes of their own."""
     if slashes == 2 or lenient:
         first, slash, inner = path.partition("/")
-        host = _fold_host(first)
-        yield from (f"//{host}{one}" for one in (_paths(inner) if slash else ("",)))
+        paths = [*_paths(inner)] if slash else [""]
+        yield from (f"//{host}{one}" for host in _hosts(first, lenient=lenient) for one in paths)
     if slashes != 2 or lenient:
         for one in _paths(path):
-            host, slash, inner = one[1:].partition("/")
-            yield from (f"//{one}", one, one[1:], f"//{_fold_host(host)}{slash}{inner}")[: 4 if lenient else 3]
+            yield from (f"//{one}", one, one[1:])
+            if lenient:
+                first, slash, inner = one[1:].partition("/")
+                yield from (f"//{host}{slash}{inner}" for host in _hosts(first, lenient=True))
+
+
+def _hosts(authority: str, *, lenient: bool) -> Iterator[str]:
+    """Return an authority, and if lenient also its host without user and port."""
+    host = _fold_host(authority)
+    yield host
+    if lenient and ("@" in host or ":" in host):
+        bare = _BARE_HOST.match(host.rpartition("@")[2])
+        yield "" if bare is None else bare[0].removesuffix(".")
 
 
 def _paths(path: str) -> Iterator[str]:
@@ -253,14 +281,14 @@ def _paths(path: str) -> Iterator[str]:
         yield f"{clean}/"
 
 
-def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
-    """Return query and fragment, the parameters of the query also in order."""
+def _tails(tail: str, *, lenient: bool) -> Iterator[str]:
+    """Return query and fragment, the parameters of the query also in order. lenient: also without one or both."""
     query, mark, fragment = tail.partition("#")
     for one in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
         yield f"{one if one != '?' else ''}{mark if fragment else ''}{fragment}"
-        if drop_fragment:
+        if lenient:
             yield one if one != "?" else ""
-    if drop_query:
+    if lenient:
         yield ""
 
 
@@ -274,7 +302,8 @@ def _escape(text: str) -> str:
     return _LITERAL_PERCENT.sub("%25", text).replace("%3f", "%3F") if "%" in text else text
 
 
-def _nfc(text: str) -> str:
+def nfc(text: str) -> str:
+    """Return a text with its characters composed (Unicode normal form C)."""
     if text.isascii():
         return text
     from unicodedata import normalize  # only for what is not ASCII

@@ -11,13 +11,11 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import quote
 
 from dovetail.errors import clip
-from dovetail.protocol.uri_key import UNRESERVED, fold_site, uri_readings
+from dovetail.protocol.uri_key import MAX_URI, UNRESERVED, fold_site, uri_readings
 
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE: Final = 2048
-# The longest request line nginx and Apache take by default.
-MAX_URI: Final = 8192
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
