@@ -1,6 +1,9 @@
 """Rules about resources hold for every spelling of their URIs, in reading and in listening."""
 
 import asyncio
+import gc
+import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +116,71 @@ async def test_no_spelling_evades_a_rule_about_a_tag(uri: str) -> None:
     with pytest.raises(MCPError):
         await read(app, f"in+{uri}")
     assert await read(app, f"in+{uri}", ADMIN) == "the private note"
+
+
+async def test_rules_about_tags_follow_what_a_mounted_server_lists() -> None:
+    inner, app = notes(), Server("outer")
+    app.mount(inner, "in")
+    app.restrict(tags=["secret"], scopes=["admin"])
+    for _ in range(2):
+        assert await read(app, "in+notes://privat%65") == "note private"
+        inner.add_resource(lambda: "the private note", "notes://private", tags=["secret"])
+        with pytest.raises(InsufficientScope):
+            await read(app, "in+notes:///private")
+        with pytest.raises(InsufficientScope):
+            await read(app, "in+notes://privat%65")
+        assert await read(app, "in+notes://privat%65", ADMIN) == "the private note"
+        inner.remove_resource("notes://private")
+
+
+async def count_calls_of_a_miss(resources: int) -> int:
+    """Return how many functions a read calls that finds nothing on a mounted server with so many resources."""
+    inner, app = Server("inner"), Server("outer")
+    for number in range(resources):
+        inner.add_resource(lambda: "text", f"notes://item/{number}", name=f"item{number}")
+    app.mount(inner, "in")
+    with pytest.raises(ResourceNotFound):
+        await read(app, "in+nothing://a")
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    previous = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        await read(app, "in+nothing://b")
+    except ResourceNotFound:
+        return calls
+    finally:
+        sys.setprofile(previous)
+    raise AssertionError("nothing:// was found")
+
+
+async def test_what_a_miss_costs_does_not_depend_on_the_number_of_resources() -> None:
+    assert await count_calls_of_a_miss(1000) < await count_calls_of_a_miss(10) + 100
+
+
+def test_rules_forget_resources_that_were_removed() -> None:
+    app = Server("notes")
+    app.restrict("notes://private", scopes=["admin"])
+
+    def use(numbers: range) -> int:
+        for number in numbers:
+            uri = f"notes://item/{number}/{'x' * 1000}"  # too long to be in a cache
+            app.add_resource(lambda: "text", uri, name="item", scopes=["admin"])
+            app.remove_resource(uri)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        use(range(100))
+        before = use(range(100, 110))
+        assert use(range(200, 500)) - before < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def files() -> Server:

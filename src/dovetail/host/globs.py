@@ -52,7 +52,10 @@ def _names_of_reading(reading: str, server: str) -> list[str]:
 
 
 def loosely(glob: str, server: str, tool: str, *, named: bool = False, uri: bool = False) -> bool:
-    """Whether a rule that allows means this; `named`: it names the server elsewhere; `uri`: this is surely a URI."""
+    """Return whether a rule that allows means this tool or URI.
+
+    named: the rule names the server elsewhere. uri: `tool` is certainly a URI.
+    """
     if SEPARATOR in glob and glob == exposed(server, tool):
         return True
     address = "://" in tool or (uri and is_uri(tool))

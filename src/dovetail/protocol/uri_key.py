@@ -49,7 +49,11 @@ def uri_key(uri: str) -> str:
     """
     if _IS_KEY.fullmatch(uri):
         return uri
-    text = _NOT_ASCII.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), uri)
+    text = uri
+    if not uri.isascii():
+        text = _NOT_ASCII.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), uri)
+    if "%" not in text:
+        return fold_site(text)
     site, rest = split_authority(_ESCAPES.sub(_shorten_escapes, text))
     site = fold_site(site)
     return (_ESCAPES.sub(_upper_escapes, site) if "%" in site else site) + rest

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from dovetail.errors import InsufficientScope
 from dovetail.protocol.principal import SCOPE, Principal
 from dovetail.protocol.uri_key import rule_keys, uri_readings
-from dovetail.server.templates import Template, may_stand_for
+from dovetail.server.templates import Template, may_stand_for, may_start
 from dovetail.wire.shape import Struct
 
 log = logging.getLogger("dovetail")
@@ -19,8 +19,6 @@ Predicate = Callable[[Principal | None], bool]
 
 _NONE: Final = frozenset[str]()
 _KINDS_OF_CALLERS: Final = 64  # told apart by their scopes, and remembered
-_MAX_CACHED_URIS: Final = 4096
-_MAX_CACHED_CHARS: Final = 512  # so that long URIs of strangers do not fill the memory
 
 
 class Access(Struct, frozen=True):
@@ -28,9 +26,6 @@ class Access(Struct, frozen=True):
 
     scopes: tuple[str, ...] = ()
     visible: Predicate | None = None
-
-
-_NOT_CACHED: Final = Access()
 
 
 class Rules:
@@ -41,10 +36,10 @@ class Rules:
         self._tagged: list[tuple[frozenset[str], Access]] = []
         self._named: dict[str, Access] = {}  # whatever comes and goes under a name
         self._patterns: dict[str, Template] = {}
+        self._starts: tuple[str, ...] = ()  # of the patterns
         # The names in `_named`, and the resources in `_rules`, by each key under which a rule finds them.
         self._named_at: dict[str, frozenset[str]] = {}
         self._resources_at: dict[str, frozenset[str]] = {}
-        self._cache: dict[tuple[str, str], Access | None] = {}  # of `named` and `at`; replaced when a rule changes
         self.unproven = False  # whether nobody has looked yet if there is something of every name
         self._show_locked = show_locked  # whether what takes more scopes is listed all the same
 
@@ -53,7 +48,6 @@ class Rules:
         self._rules[kind, name] = _both(self._rules.get((kind, name)), access)
         if kind == "resource":
             _index(self._resources_at, name)
-        self._cache = {}
 
     def add_tagged(self, tags: Iterable[str], access: Access) -> None:
         """A rule about whatever has one of these tags, now or later."""
@@ -65,8 +59,10 @@ class Rules:
         self.unproven = True
         _index(self._named_at, name)
         if "{" in name:
-            self._patterns = self._patterns | {name: Template(name)}  # requests of other threads may be reading it
-        self._cache = {}
+            # Requests of other threads may be reading both.
+            patterns = self._patterns | {name: Template(name)}
+            self._starts = tuple(template.start for template in patterns.values())
+            self._patterns = patterns
 
     def tell_idle(self, server: str, there: Collection[str], elsewhere: Callable[[str], bool]) -> None:
         """Say which names of rules nothing has, so that they protect nothing; of those elsewhere nobody knows."""
@@ -92,40 +88,32 @@ class Rules:
         return any(may_stand_for(one, name) for one in there if "{" in one)
 
     def named(self, kind: str, name: str) -> Access | None:
-        """Return the rule about something of this name, or of this URI in any spelling; None if there is none."""
-        if not kind.startswith("resource"):
-            return self._named.get(name)
-        return self._cached("named", name, self._named_uri) if self._named else None
+        """Return the rule about something of this name, or of this URI in any spelling. None if there is none."""
+        found: Access | None = None
+        for rule_name in self.names_about(kind, name):
+            found = _both(found, self._named[rule_name])
+        return found
+
+    def names_about(self, kind: str, name: str) -> list[str]:
+        """Return the names, URIs and templates given to `add_named` that apply to something of this name or URI."""
+        own = [name] if name in self._named else []
+        if not self._named or not kind.startswith("resource"):
+            return own
+        readings = uri_readings(name)
+        others = set[str]()
+        if not self._named_at.keys().isdisjoint(readings):
+            others.update(*[self._named_at.get(reading, ()) for reading in readings])
+        patterns = self._patterns
+        texts = [reading for reading in readings if may_start(reading, self._starts)] if patterns else ()
+        if texts:
+            others.update(pattern for pattern, template in patterns.items() if any(map(template.may_match, texts)))
+        return own + sorted(others - {name}) if others else own
 
     def at(self, uri: str) -> Access | None:
         """Return the rule about whatever is read at a URI: by its name, and by those of the resources it may mean."""
-        return self._cached("at", uri, self._at) if self._named or self._resources_at else None
-
-    def _cached(self, kind: str, uri: str, find: Callable[[str], Access | None]) -> Access | None:
-        cache = self._cache
-        found = cache.get((kind, uri), _NOT_CACHED)
-        if found is not _NOT_CACHED:
-            return found
-        found = find(uri)
-        if len(cache) >= _MAX_CACHED_URIS:
-            cache.clear()
-        if len(uri) <= _MAX_CACHED_CHARS:
-            cache[kind, uri] = found
-        return found
-
-    def _named_uri(self, uri: str) -> Access | None:
-        found = self._named.get(uri)
-        readings = uri_readings(uri)
-        others = frozenset[str]().union(*(self._named_at[one] for one in readings if one in self._named_at))
-        for other in sorted(others - {uri}):
-            found = _both(found, self._named[other])
-        for pattern, template in self._patterns.items():
-            if pattern != uri and any(template.may_match(one) for one in readings):
-                found = _both(found, self._named[pattern])
-        return found
-
-    def _at(self, uri: str) -> Access | None:
         found = self.named("resource", uri)
+        if not self._resources_at or self._resources_at.keys().isdisjoint(uri_readings(uri)):
+            return found
         names = (name for reading in uri_readings(uri) for name in self._resources_at.get(reading, ()))
         for name in dict.fromkeys(names):
             rule = self._rules.get(("resource", name))
@@ -154,9 +142,7 @@ class Rules:
         """It is not there any more; what was said of its name stays said."""
         self._rules.pop((kind, name), None)
         if kind == "resource":
-            for key in rule_keys(name):
-                self._resources_at[key] = self._resources_at.get(key, frozenset()) - {name}
-        self._cache = {}
+            _remove_from_index(self._resources_at, name)
 
     def about(self, kind: str, name: str) -> bool:
         """Whether not everyone may use it."""
@@ -228,9 +214,17 @@ def admitted(access: Access, name: str, principal: Principal | None) -> bool:
 
 
 def _index(names: dict[str, frozenset[str]], uri: str) -> None:
-    """Add a URI under each of its keys; requests of other threads may be reading the old value."""
+    """Add a URI under each of its keys. Requests of other threads may be reading the old values."""
     for key in rule_keys(uri):
-        names[key] = names.get(key, frozenset()) | {uri}
+        names[key] = names.get(key, _NONE) | {uri}
+
+
+def _remove_from_index(names: dict[str, frozenset[str]], uri: str) -> None:
+    for key in rule_keys(uri):
+        if others := names.get(key, _NONE) - {uri}:
+            names[key] = others
+        else:
+            names.pop(key, None)
 
 
 def _both(one: Access | None, other: Access) -> Access:

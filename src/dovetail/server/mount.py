@@ -223,7 +223,7 @@ class Mounts:
         for shown in await asyncio.gather(*(self._of(mount, kind, exchange) for mount in mounts)):
             for name, declaration in shown.items():
                 rules = (self.owners.tagged(declaration), self.owners.named(kind, name))
-                offered = not self.owners.disabled(kind, name) and self.owners.enabled(declaration)
+                offered = not self.owners.is_disabled(kind, name) and self.owners.enabled(declaration)
                 if offered and all(self.owners.lists(rule, name, principal) for rule in rules):
                     found.setdefault(name, declaration)
         return found

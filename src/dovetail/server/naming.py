@@ -110,7 +110,7 @@ class Names:
         return inner
 
     def _inward_uri(self, before: str, uri: str) -> str | None:
-        """Return what a URI is at home, in the spelling it came in unless it was renamed; None if not from there."""
+        """Return what a URI is at home, in the spelling it came in unless it was renamed. None if not from there."""
         if uri[: len(before)].lower() != before.lower():  # part of the scheme, whose case has no meaning
             return None
         bare = uri[len(before) :]

@@ -217,23 +217,22 @@ class Offers:
         A caller needs all the `scopes`; `visible` is a function of the principal. All rules about a thing hold, for
         what is mounted here too.
         """
-        from dovetail.server.access import Rules, access
+        from dovetail.server.access import access
 
         if not (names or tags) or not (scopes or visible):
             raise ValueError("restrict takes names or tags=, and scopes= or visible=")
         _check_tags(tags)
         rule = access(scopes, visible)
-        new = Rules(show_locked=self._show_locked)
         with self._changing:
             rules = self._ruled()
-            for target in (rules, new):
-                if tags:
-                    target.add_tagged(tags, rule)
-                for name in names:
-                    target.add_named(name, rule)
+            if tags:
+                rules.add_tagged(tags, rule)
+            for name in names:
+                rules.add_named(name, rule)
+            new = frozenset(names)
             for kind, registered in self._all.items():
                 for name, one in registered.items():
-                    if new.named(kind, name) is not None or new.tagged(one.tags) is not None:
+                    if not one.tags.isdisjoint(tags) or (new and not new.isdisjoint(rules.names_about(kind, name))):
                         rules.add(kind, name, rule)
         self.changed(*_LISTS)
 

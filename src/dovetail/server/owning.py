@@ -25,6 +25,8 @@ log = logging.getLogger("dovetail")
 
 LIST_TIME: Final = 10.0  # seconds a mounted server may take to list what it has; the others do not wait longer
 
+_MAX_FORGOTTEN_URIS: Final = 4096  # of resources that are gone, in the index of those that are there
+
 
 class Mount:
     """One server mounted on another."""
@@ -40,6 +42,7 @@ class Mount:
         self.known: dict[Kind, dict[str, Any]] = {}  # listed last; what is shown while it cannot be reached
         self.busy = 0  # exchanges it is at
         self.away = 0.0  # until when it is not asked whether it has something: it did not answer
+        self.resources = ResourceIndex()
         self._silent = False
 
     def answered(self) -> None:
@@ -51,6 +54,43 @@ class Mount:
         """It is not there: said once, until it answers again."""
         log.log(logging.DEBUG if self._silent else logging.WARNING, words, self.target.name, *about)
         self._silent = True
+
+
+class ResourceIndex:
+    """The URIs of a mounted server by each key under which a rule finds them, so that a look-up reads no others.
+
+    It learns from the listings it is asked about, which differ from caller to caller. Threads may share it, because
+    a state never changes.
+    """
+
+    def __init__(self) -> None:
+        self._state: tuple[frozenset[str], dict[str, tuple[str, ...]]] = (frozenset(), {})
+
+    def find(self, uri: str, declared: Mapping[str, Any]) -> list[str]:
+        """Return the URIs in a listing that one of the readings of a URI may mean."""
+        uris_at = self._uris_at(declared)
+        uris = dict.fromkeys(other for reading in uri_readings(uri) for other in uris_at.get(reading, ()))
+        return [other for other in uris if other in declared]
+
+    def has(self, uri: str, declared: Mapping[str, Any]) -> bool:
+        """Return whether a listing has a URI, in this or an equivalent spelling."""
+        key = uri_key(uri)
+        return uri in declared or any(
+            other in declared and uri_key(other) == key for other in self._uris_at(declared).get(key, ())
+        )
+
+    def _uris_at(self, declared: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        known, uris_at = self._state
+        if known.issuperset(declared):
+            return uris_at
+        if len(known) > _MAX_FORGOTTEN_URIS + 2 * len(declared):
+            known, uris_at = frozenset(), {}
+        uris_at = uris_at.copy()
+        for uri in declared.keys() - known:
+            for key in rule_keys(uri):
+                uris_at[key] = (*uris_at.get(key, ()), uri)
+        self._state = known.union(declared), uris_at
+        return uris_at
 
 
 class Owners:
@@ -70,7 +110,7 @@ class Owners:
         One that is elsewhere is asked only if there is a choice. InsufficientScope if nobody lists it, but somebody
         would to a caller with more scopes.
         """
-        if self.disabled(kind, name) or not _admits(self.named(kind, name), name, exchange):
+        if self.is_disabled(kind, name) or not _admits(self.named(kind, name), name, exchange):
             return None
         able = [pair for pair in self.able(kind, name) if self.lists(pair[0].access, name, exchange.caller.principal)]
         if len(able) == 1 and able[0][0].target.distant and self._sure(*able[0], kind):
@@ -156,12 +196,12 @@ class Owners:
             except (MCPError, TimeoutError) as exc:
                 mount.away = _now() + LIST_TIME
                 mount.silent("%s could not say whether it has %s: %s", clip(inner), why(exc))
-        known = _declared(mount.known.get(kind, {}), kind, mount.names.outward(kind, inner))
+        known = _find_declared(mount, mount.known.get(kind, {}), kind, mount.names.outward(kind, inner))
         return [one for one in known if self.enabled(one)]
 
     async def _standing_for(self, mount: Mount, kind: Kind, inner: str, exchange: Exchange) -> list[Any]:
         target = mount.target
-        found = _declared(await target.listed(kind, exchange), kind, inner)
+        found = _find_declared(mount, await target.listed(kind, exchange), kind, inner)
         if not found and kind == "resource" and not self._covers(mount, inner):
             templates = await target.listed("resource template", exchange)
             found = [one for uri, one in templates.items() if may_stand_for(uri, inner)]
@@ -179,7 +219,7 @@ class Owners:
 
     def audible(self, uri: str, principal: Principal | None) -> bool:
         """Whether a caller may hear of a resource that is mounted; where tags decide, they are not known here."""
-        if self.disabled("resource", uri) or not self.lists(self.named("resource", uri), uri, principal):
+        if self.is_disabled("resource", uri) or not self.lists(self.named("resource", uri), uri, principal):
             return False
         able = self.able("resource", uri)
         for mount, inner in able:
@@ -187,7 +227,7 @@ class Owners:
             if self._restricts or not self.lists(mount.access, uri, principal):
                 continue
             if self._covers(mount, inner) and not (
-                isinstance(target, Local) and _has_resource(all_of(target, "resource") or {}, inner)
+                isinstance(target, Local) and mount.resources.has(inner, all_of(target, "resource") or {})
             ):
                 continue
             if target.audible(inner, principal):
@@ -215,7 +255,7 @@ class Owners:
         """The rule of this server about something of such a name."""
         return None if self._server.rules is None else self._server.rules.named(kind, name)
 
-    def disabled(self, kind: Kind, name: str) -> bool:
+    def is_disabled(self, kind: Kind, name: str) -> bool:
         """Return whether a name, or a URI in any spelling, is disabled here."""
         names = self._server.disabled_names
         if kind != "resource" or not names:
@@ -228,19 +268,12 @@ def _all_rule_keys(names: frozenset[str]) -> frozenset[str]:
     return frozenset(key for name in names for key in rule_keys(name))
 
 
-def _has_resource(declared: Mapping[str, Any], uri: str) -> bool:
-    """Return whether a resource is declared under this URI, in this or another spelling."""
-    key = uri_key(uri)
-    return uri in declared or any(uri_key(one) == key for one in declared)
-
-
-def _declared(declared: Mapping[str, Any], kind: Kind, name: str) -> list[Any]:
-    """Return what is declared under a name; for a URI that is not listed, what one of its readings may mean."""
+def _find_declared(mount: Mount, declared: Mapping[str, Any], kind: Kind, name: str) -> list[Any]:
+    """Return the item of a name. For a URI that is not listed, return what one of its readings may mean."""
     found = declared.get(name)
     if found is not None or kind != "resource":
         return [] if found is None else [found]
-    readings = uri_readings(name)
-    return [one for uri, one in declared.items() if not readings.isdisjoint(rule_keys(uri))]
+    return [declared[uri] for uri in mount.resources.find(name, declared)]
 
 
 def _now() -> float:

@@ -6,6 +6,7 @@ it names. Invariant: a match takes time linear in the URI, because it only ever 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, cast
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from dovetail.protocol.uri_key import MAX_URI, UNRESERVED, fold_site, uri_readin
 Value = str | int | float | Sequence[str] | Mapping[str, str] | None
 
 MAX_TEMPLATE: Final = 2048
+_MAX_CACHED_CHARS: Final = 512  # so that long templates of other servers do not fill the memory
 
 _RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+(?:\.(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})+)*")
@@ -87,12 +89,22 @@ class _Slot(NamedTuple):
 
 
 def may_stand_for(template: str, uri: str) -> bool:
-    """Return whether a template matches a URI in any of its readings; for rules that deny or hide."""
+    """Return whether a template matches a URI in any of its readings, for rules that deny or hide."""
+    compiled = (_compile if len(template) <= _MAX_CACHED_CHARS else _compile.__wrapped__)(template)
+    return compiled is not None and any(map(compiled.may_match, uri_readings(uri)))
+
+
+@lru_cache(4096)
+def _compile(template: str) -> "Template | None":
     try:
-        made = Template(template)
+        return Template(template)
     except ValueError:
-        return False
-    return any(made.may_match(reading) for reading in uri_readings(uri))
+        return None
+
+
+def may_start(uri: str, starts: str | tuple[str, ...]) -> bool:
+    """Return whether a URI may match a template with one of these starts. This is much cheaper than to match it."""
+    return uri.lower().startswith(starts) or "%" in uri or not uri.isascii()
 
 
 def expand(text: str, values: Mapping[str, Value]) -> str:
@@ -112,7 +124,7 @@ class Template:
     backslash, a NUL, a leading slash or a drive letter, and only those of {+…}, query and fragment have slashes.
 
     `required` names the variables every match has, `lists` those whose value is a list. `specificity` is greater
-    for the template to try first.
+    for the template to try first. `start` is for `may_start`.
 
     Raises:
         ValueError: the text is no template, or matching it would have more than one answer.
@@ -129,6 +141,7 @@ class Template:
         "lists",
         "required",
         "specificity",
+        "start",
         "text",
         "variables",
     )
@@ -140,6 +153,7 @@ class Template:
         main, query, fragment = _regions(text, self._parts)
         literals, self._slots = _flatten(text, main)
         self._left, self._right = _halves(text, literals, self._slots)
+        self.start = self._left[0].lower()
         self._pairs = _fixed_pairs(literals)
         self._query = frozenset(variable.name for variable in query)
         self._fragment = None if fragment is None else _slot("#", fragment, "")
@@ -158,7 +172,7 @@ class Template:
 
     def match(self, uri: str) -> dict[str, str | list[str]] | None:
         """The values that make this URI, percent-decoded once, or None."""
-        if len(uri) > MAX_URI:
+        if len(uri) > MAX_URI or not (uri.startswith(self._left[0]) or may_start(uri, self.start)):
             return None
         try:
             text = _atoms(uri)
@@ -176,7 +190,7 @@ class Template:
         return None if None in found.values() else cast("dict[str, str | list[str]]", found)
 
     def may_match(self, uri: str) -> bool:
-        """Return whether a rule about this template is about a URI; one that is too long to match counts."""
+        """Return whether a rule about this template is about a URI. A URI that is too long to match counts."""
         return len(uri) > MAX_URI or self.match(uri) is not None
 
     def _split_fragment(self, text: str) -> tuple[str, str | None]:

@@ -34,7 +34,7 @@ class Views(Offers):
     def __init__(self, pages: Pages, *, cache: Lifetime | Mapping[str, Lifetime] | None, **offers: Any) -> None:
         super().__init__(pages, **offers)
         self._lifetimes = _lifetimes(cache)
-        # The resources last indexed by key, and the index; None where several have one key.
+        # The resources last indexed by key, and the index. Its value is None where several resources have one key.
         self._keyed: tuple[Mapping[str, Resource], dict[str, Resource | None]] = ({}, {})
 
     def own(self, kind: "Kind", exchange: Exchange) -> dict[str, Any]:
@@ -158,7 +158,8 @@ class Views(Offers):
         if not self._permits(rules, *name, principal):
             return False
         # The values may tell more than the text: {+path} decodes slashes, a query may have any order.
-        return rules.lets(template.template.expand(variables), principal)
+        expanded = template.template.expand(variables)
+        return expanded == uri or rules.lets(expanded, principal)
 
     def _is_ruled(
         self, rules: "Rules", resource: Resource | ResourceTemplate, uri: str, variables: dict[str, Any]
@@ -168,7 +169,7 @@ class Views(Offers):
             return True
         if isinstance(resource, Resource):
             return False
-        return any(rules.at(one) is not None for one in (uri, resource.template.expand(variables)))
+        return any(rules.at(one) is not None for one in {uri, resource.template.expand(variables)})
 
     # Lists
 
