@@ -13,6 +13,11 @@ PYTEST := -q -n logical --maxprocesses 4 --dist loadfile
 # Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
+# Unit tests that `make quick` leaves out, because they start many processes or check very many messages.
+SLOW := $(addprefix --ignore=tests/, cli reliability test_serve.py architecture/test_skips.py \
+  architecture/test_typing.py behaviour/test_stdio.py client/test_behaviour.py docs/test_examples.py docs/test_readme.py \
+  docs/test_transcripts.py host/models/test_makers.py host/test_chaos.py host/test_faults.py testing/test_plugin.py \
+  transports/test_guardian.py transports/test_process.py transports/test_reloading.py wire/test_official_schemas.py)
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-config --custom-compile-command "make lock"
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("dovetail needs Python 3.11 or newer")'
@@ -81,7 +86,7 @@ test: setup check ## Everything that must be green: check, then all tests with t
 	$(BIN)/python -m pytest $(PYTEST)
 
 quick: check ## The checks and the fast unit tests: no Node, no other implementations, at most two minutes
-	$(BIN)/python -m pytest $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS) and not slow'
+	$(BIN)/python -m pytest $(PYTEST) $(UNIT_PATHS) $(SLOW) -m '$(UNIT_MARKS)' --hypothesis-profile quick
 
 matrix: $(TEST_STAMP) ## The unit tests on Python 3.11, 3.12, 3.13 and 3.14, as far as they are on this machine
 	$(BIN)/python tests/matrix.py 3.11 3.12 3.13 3.14 -- $(PYTEST) $(UNIT_PATHS) -m '$(UNIT_MARKS)'
