@@ -34,7 +34,10 @@ def _means_uri(glob: str, server: str, uri: str) -> bool:
     """Return whether a glob matches a URI in one of its readings, whatever the case. A URI too long to read counts."""
     if len(uri) > MAX_URI:
         return True
-    names = [name for reading in uri_readings(uri) for name in _names_of_reading(reading.lower(), server)]
+    readings = uri_readings(uri)
+    if "?" in uri or "%" in uri:  # many servers ignore a query that they do not know
+        readings |= {reading.partition("?")[0] for reading in readings}
+    names = [name for reading in readings for name in _names_of_reading(reading.lower(), server)]
     return any(fnmatchcase(name, spelling) for spelling in _spellings_of_glob(glob) for name in names)
 
 

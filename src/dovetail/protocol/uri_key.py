@@ -201,7 +201,7 @@ def _resolve_dots(text: str) -> str:
 def _forms(text: str, *, lenient: bool) -> Iterator[str]:
     """Write a decoded URI in each way a rule may have it.
 
-    lenient: also without the parts that some readers ignore: user, port of an unknown scheme, query and fragment.
+    lenient: also without what some readers ignore: user, port of an unknown scheme, fragment, query of a file.
     """
     found = _URI.match(text)
     if found is None:
@@ -216,7 +216,7 @@ def _forms(text: str, *, lenient: bool) -> Iterator[str]:
         places = _web_places(path, _WEB[family])
     else:
         places = _other_places(slashes, path, lenient=lenient)
-    tails = dict.fromkeys(_tails(tail, lenient=lenient))
+    tails = dict.fromkeys(_tails(tail, drop_query=lenient and family == "file", drop_fragment=lenient))
     for place in dict.fromkeys(places):
         yield from (f"{scheme}:{_escape(place)}{_escape(one)}" for one in tails)
 
@@ -285,14 +285,14 @@ def _paths(path: str) -> Iterator[str]:
         yield f"{clean}/"
 
 
-def _tails(tail: str, *, lenient: bool) -> Iterator[str]:
-    """Return query and fragment, the parameters of the query also in order. lenient: also without one or both."""
+def _tails(tail: str, *, drop_query: bool, drop_fragment: bool) -> Iterator[str]:
+    """Return query and fragment, the parameters of the query also in order."""
     query, mark, fragment = tail.partition("#")
     for one in (query, "?" + "&".join(sorted(pair for pair in query[1:].split("&") if pair))):
         yield f"{one if one != '?' else ''}{mark if fragment else ''}{fragment}"
-        if lenient:
+        if drop_fragment:
             yield one if one != "?" else ""
-    if lenient:
+    if drop_query:
         yield ""
 
 
