@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dovetail import Client, Context, Limits, Server, SyncClient, testing
+from dovetail import Busy, Client, Context, Limits, Server, SyncClient, testing
+from dovetail.protocol.exchange import Caller, Exchange
 
 PATIENCE = 60.0
 
@@ -244,6 +245,41 @@ def test_event_loops_of_two_threads_at_the_same_time_have_one_each() -> None:
         thread.join(PATIENCE)
     assert not failures
     assert sorted(steps) == ["close pooled"] * 2 + ["open pooled"] * 2
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_request_never_runs_with_a_closed_lifespan(turns: int) -> None:
+    """`stop` is called while a request waits for the lifespan to open, or soon after."""
+    opening, may_open = asyncio.Event(), asyncio.Event()
+    is_open = False
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        nonlocal is_open
+        opening.set()
+        await may_open.wait()
+        is_open = True
+        yield
+        is_open = False
+
+    app, seen = Server("slow", lifespan=lifespan), list[bool]()
+
+    @app.tool
+    async def look() -> None:
+        await asyncio.sleep(0)
+        seen.append(is_open)
+
+    caller = Caller("2026-07-28", stateless=True)
+    request = asyncio.create_task(app.handle(Exchange(1, "tools/call", {"name": "look"}, {}, caller)))
+    async with asyncio.timeout(PATIENCE):
+        await opening.wait()
+        may_open.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await app.stop()
+        (outcome,) = await asyncio.gather(request, return_exceptions=True)
+    assert seen == [] if isinstance(outcome, Busy) else seen == [True]
+    assert not is_open
 
 
 def test_every_kind_of_client_after_every_other() -> None:

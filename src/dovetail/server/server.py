@@ -428,6 +428,8 @@ class Server(Views):
             raise Busy("The server is shutting down")
         if self._lifespan is not None and (state.life is None or not state.life.is_open):
             await self._enter_for_request(state, self._lifespan)  # what is mounted is started when it is used
+            if state.is_closing:  # `stop` was called meanwhile, and does not wait for this request
+                raise Busy("The server is shutting down")
         if exchange.method == "subscriptions/listen":
             return await self._handle_listen(exchange, work, state)
         running = state.running
