@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import (
+    CallToolResult,
     Context,
     Declined,
     Dismissed,
@@ -553,6 +554,49 @@ async def test_when_one_question_fails_the_others_are_withdrawn() -> None:
     exchange.ask = ask
     assert "no roots" in failed(await client.run(exchange))
     assert ends == ["withdrawn"]
+
+
+async def test_each_question_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, passed = asyncio.get_running_loop(), 0.0
+    real_time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real_time() + passed)
+    answers = {name: loop.create_future() for name in ("first", "second", "third")}
+    asked = {name: asyncio.Event() for name in answers}
+    ask_next = {name: asyncio.Event() for name in answers}
+
+    async def run(ctx: Context) -> None:
+        async def put(name: str) -> None:
+            await ask_next[name].wait()
+            await ctx.elicit(name, str)
+
+        await asyncio.gather(*(put(name) for name in answers))
+
+    async def ask(method: str, params: dict[str, Any]) -> Any:
+        asked[params["message"]].set()
+        return await answers[params["message"]]
+
+    async def pass_time(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    client = Client(app_with(run, limits=Limits(state_time=600)), LAST)
+    exchange = client.exchange("tools/call", {"name": "run"})
+    exchange.ask = ask
+    call = asyncio.create_task(client.app.handle(exchange))
+    for name, before in (("first", None), ("second", "first"), ("third", "second")):
+        ask_next[name].set()
+        await asked[name].wait()
+        if before is not None:
+            answers[before].set_result(accept({"value": "Ada"}))
+        await pass_time(0)
+        await pass_time(400)
+        assert not call.done()
+    await pass_time(400)  # the third has waited for 800 seconds
+    result = await call
+    assert isinstance(result, CallToolResult)
+    assert result.is_error
 
 
 async def test_questions_are_asked_in_the_words_of_the_revision() -> None:

@@ -365,11 +365,12 @@ class Forwarding:
             raise MethodNotFound(method)
         method, params = downgrade.question(exchange.caller.revision, method, params)
         loop = asyncio.get_running_loop()
-        exchange.pause(loop.time())
+        asked_at = loop.time()
+        exchange.pause(asked_at)
         try:
             return await exchange.ask(method, params)
         finally:
-            exchange.resume(loop.time())
+            exchange.resume(asked_at, loop.time())
 
 
 _FOREVER: Final = 86400.0  # the caller's own limits end it

@@ -154,11 +154,12 @@ class Round:
         exchange = self._exchange
         method, told = downgrade.question(exchange.caller.revision, "elicitation/create", params)
         loop = asyncio.get_running_loop()
-        exchange.pause(loop.time())
+        asked_at = loop.time()
+        exchange.pause(asked_at)
         try:
             return await ask(method, told)
         finally:
-            exchange.resume(loop.time())
+            exchange.resume(asked_at, loop.time())
 
     @contextmanager
     def going_on(self, **changes: Any) -> Generator[None]:

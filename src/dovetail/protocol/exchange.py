@@ -57,8 +57,8 @@ class Exchange(Struct, eq=False):
     wraps: bool = False  # whether its structured result stands under `result` where only objects are allowed
     task: Any = None  # whatever runs it; its owner may cancel it
     deadline: float | None = None
-    questions: int = 0  # put to the caller and not yet answered
-    asked_at: float = 0.0  # when the first of them was put
+    questions: list[float] | None = None  # when each question without an answer was asked, oldest first
+    paused_at: float = 0.0  # since when at least one question has been open
     verdict: str | None = None  # why its task was cancelled: "cancelled", "gone", "timeout", "unanswered", "shutdown"
     check: Callable[["Exchange"], Awaitable[None]] | None = None  # raises as the work would if its caller may not ask
     fault: BaseException | None = None  # what an author's function raised, where the result only says that it failed
@@ -85,15 +85,17 @@ class Exchange(Struct, eq=False):
 
     def pause(self, now: float) -> None:
         """Stop the call's own time while its caller is asked a question."""
-        if self.questions == 0:
-            self.asked_at = now
-        self.questions += 1
+        if not self.questions:
+            self.questions = []
+            self.paused_at = now
+        self.questions.append(now)
 
-    def resume(self, now: float) -> None:
-        """Count the call's own time again, once no question is open."""
-        self.questions -= 1
-        if self.questions == 0 and self.deadline is not None:
-            self.deadline += now - self.asked_at
+    def resume(self, asked_at: float, now: float) -> None:
+        """Close the question that was asked then. Count the call's own time again if no other question is open."""
+        assert self.questions is not None
+        self.questions.remove(asked_at)
+        if not self.questions and self.deadline is not None:
+            self.deadline += now - self.paused_at
 
     @property
     def progress_token(self) -> Id | None:

@@ -270,7 +270,8 @@ class Asking:
         revision = self._exchange.caller.revision
         asked = [downgrade.question(revision, question.method, question.params()) for question in questions.values()]
         loop = asyncio.get_running_loop()
-        self._exchange.pause(loop.time())
+        asked_at = loop.time()
+        self._exchange.pause(asked_at)
         place = current_place.get()  # of a plain function, which waits for the answer in its thread
         lent = place is not None and place.lend()
         tasks = [loop.create_task(ask(method, params)) for method, params in asked]
@@ -282,7 +283,7 @@ class Asking:
             await asyncio.wait(tasks)  # they are withdrawn before anything else is said
             if place is not None and lent:
                 place.take_back()
-            self._exchange.resume(loop.time())
+            self._exchange.resume(asked_at, loop.time())
 
     async def once(self, key: str, function: Callable[[], Any], type_: Any) -> Any:
         """The function's value, made in the first round that gets here and remembered in all later ones."""

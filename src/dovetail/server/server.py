@@ -738,7 +738,7 @@ class Server(Views):
         now = loop.time()
         for exchange in tuple(running):
             if exchange.questions:
-                overdue, verdict = now > exchange.asked_at + self.limits.state_time, "unanswered"
+                overdue, verdict = now > exchange.questions[0] + self.limits.state_time, "unanswered"
             else:
                 overdue, verdict = exchange.deadline is not None and now > exchange.deadline, "timeout"
             if overdue:
