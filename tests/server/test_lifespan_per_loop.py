@@ -359,24 +359,43 @@ async def test_an_inner_server_that_cannot_start_does_not_hold_up_the_outer(capl
     assert "database is down" in caplog.text
 
 
-def test_each_event_loop_of_an_asgi_application_has_its_own() -> None:
-    steps: list[str] = []
-    web = pooled(steps=steps).asgi(sessions=False)
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    message = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": "usable", "arguments": {}, "_meta": meta},
-    }
-    headers = {
+STATELESS = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+class Response:
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.loops: set[asyncio.AbstractEventLoop] = set()  # where it was sent
+        self.begun = asyncio.Event()
+
+    async def send(self, part: Any) -> None:
+        self.loops.add(asyncio.get_running_loop())
+        self.status = part.get("status", self.status)
+        self.headers |= {name.decode(): value.decode() for name, value in part.get("headers", ())}
+        self.body += part.get("body", b"")
+        self.begun.set()
+
+    @property
+    def result(self) -> Any:
+        return json.loads(self.body)["result"]
+
+
+async def post(
+    web: Any, method: str, params: dict[str, Any], response: Response | None = None, **headers: str
+) -> Response:
+    """Send one request to an ASGI application in this event loop."""
+    response = response or Response()
+    names = {
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
         "host": "localhost",
-        "mcp-protocol-version": "2026-07-28",
-        "mcp-method": "tools/call",
-        "mcp-name": "usable",
-    }
+    } | {name.replace("_", "-"): value for name, value in headers.items()}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -387,27 +406,92 @@ def test_each_event_loop_of_an_asgi_application_has_its_own() -> None:
         "query_string": b"",
         "root_path": "",
         "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in names.items()],
+        "client": ("192.0.2.1", 1),
         "server": ("localhost", 80),
     }
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    left = [{"type": "http.request", "body": json.dumps(message).encode(), "more_body": False}]
 
-    async def post() -> Any:
-        body = bytearray()
-        left = [{"type": "http.request", "body": json.dumps(message).encode(), "more_body": False}]
+    async def receive() -> Any:
+        return left.pop() if left else await asyncio.Event().wait()
 
-        async def receive() -> Any:
-            return left.pop() if left else await asyncio.Event().wait()
+    async with asyncio.timeout(PATIENCE):
+        await web(scope, receive, response.send)
+    return response
 
-        async def send(part: Any) -> None:
-            body.extend(part.get("body", b""))
 
-        await web(scope, receive, send)
-        return json.loads(body)
+async def post_call(web: Any, tool: str, response: Response | None = None) -> Response:
+    params = {"name": tool, "arguments": {}, "_meta": STATELESS}
+    headers = {"mcp_protocol_version": "2026-07-28", "mcp_method": "tools/call", "mcp_name": tool}
+    return await post(web, "tools/call", params, response, **headers)
+
+
+def test_each_event_loop_of_an_asgi_application_has_its_own() -> None:
+    steps: list[str] = []
+    web = pooled(steps=steps).asgi(sessions=False)
+    for _ in range(2):
+        assert asyncio.run(post_call(web, "usable")).result["structuredContent"] is True
+    assert steps == ["open pooled", "close pooled"] * 2
+
+
+def test_each_event_loop_of_an_asgi_application_has_its_own_with_sessions() -> None:
+    steps: list[str] = []
+    web = pooled(steps=steps).asgi()
+
+    async def main() -> None:
+        session = (await post(web, "initialize", HANDSHAKE)).headers["mcp-session-id"]
+        called = await post(web, "tools/call", {"name": "usable", "arguments": {}}, mcp_session_id=session)
+        assert called.result["structuredContent"] == {"result": True}
 
     for _ in range(2):
-        assert asyncio.run(post())["result"]["structuredContent"] is True
+        asyncio.run(main())
     assert steps == ["open pooled", "close pooled"] * 2
+
+
+def test_sessions_expire_in_every_event_loop() -> None:
+    limits = Limits(sessions_per_address=2, session_opening=0.02)
+    web = Server("brief", limits=limits).asgi()
+
+    async def main() -> None:
+        assert (await post(web, "initialize", HANDSHAKE)).status == 200
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(3):
+                while (await post(web, "initialize", HANDSHAKE)).status == 429:  # noqa: ASYNC110 - a timer sets no event
+                    await asyncio.sleep(0.005)
+
+    asyncio.run(post(web, "initialize", HANDSHAKE))  # this event loop ends before its session expires
+    asyncio.run(main())
+
+
+def test_a_silent_reply_becomes_a_stream_in_its_own_event_loop() -> None:
+    app = Server("two", limits=Limits(keep_alive=0.02))
+    is_blocked, may_go_on = threading.Event(), threading.Event()
+    outcomes: list[bool] = []
+
+    @app.tool
+    async def block() -> None:
+        await asyncio.sleep(0)
+        is_blocked.set()
+        may_go_on.wait(PATIENCE)  # this event loop does nothing meanwhile, although its reply is due
+
+    response = Response()
+    app.add_tool(response.begun.wait, name="wait")
+    web = app.asgi()
+
+    async def call(tool: str, response: Response) -> None:
+        await post_call(web, tool, response)
+        outcomes.append(response.loops == {asyncio.get_running_loop()})
+
+    thread = threading.Thread(target=lambda: asyncio.run(call("block", Response())))
+    thread.start()
+    try:
+        assert is_blocked.wait(PATIENCE)
+        asyncio.run(call("wait", response))
+    finally:
+        may_go_on.set()
+        thread.join(PATIENCE)
+    assert outcomes == [True, True]
 
 
 async def test_who_gives_up_waiting_for_a_lifespan_to_open_leaves_none_behind() -> None:

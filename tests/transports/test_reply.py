@@ -159,6 +159,22 @@ async def test_a_cancelled_request_ends_without_a_result(spoken: bool) -> None:
     assert wire.events == (['"first"'] if spoken else [])
 
 
+async def test_the_end_of_a_cancelled_request_follows_the_head_that_silence_began() -> None:
+    wire = Wire()
+    wire.reads.clear()
+    one = reply(wire)
+    one.watch_silence(module.silent_replies(0.001))
+    await until(lambda: one.streaming)
+    await settled()
+    ending = asyncio.create_task(one.end())
+    await settled()
+    wire.reads.set()
+    await ending
+    await settled()
+    assert wire.kind == b"text/event-stream"
+    assert wire.ended
+
+
 async def test_a_cancelled_request_of_one_who_takes_only_documents_has_no_content() -> None:
     wire = Wire()
     one = reply(wire, "json")

@@ -761,7 +761,7 @@ async def test_the_sweeper_rests_where_there_are_no_sessions(monkeypatch: pytest
     app = endpoint()
     session = await opened(app)
     await Visit(app, "DELETE", headers=session).done()
-    await until(lambda: app._sessions._sweeper is None)
+    await until(lambda: not app._sessions._sweepers)
 
 
 # Limits

@@ -208,7 +208,7 @@ class Endpoint:
         exchange.emit = reply.emit
         exchange.origin = request.principal or request.address
         exchange.size = request.size
-        watch = _Watch(exchange, request.receive, reply, self._silent.get(request.mode))
+        watch = _Watch(exchange, request.receive, reply, self._silent)
         try:
             try:
                 # Nothing here holds the result: a large one must not stay while the client reads it.
@@ -349,7 +349,9 @@ class _Watch:
 
     __slots__ = ("_exchange", "_receive", "_reply", "_silent", "_task")
 
-    def __init__(self, exchange: Exchange, receive: Receive, reply: Reply, silent: SilentReplies | None) -> None:
+    def __init__(
+        self, exchange: Exchange, receive: Receive, reply: Reply, silent: Mapping[Responses, SilentReplies]
+    ) -> None:
         self._exchange = exchange
         self._receive = receive
         self._reply = reply
@@ -357,10 +359,8 @@ class _Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._silent is not None:
-            self._silent.add(self._reply, loop)
-        self._task = loop.create_task(self._look())
+        self._reply.watch_silence(self._silent)
+        self._task = asyncio.get_running_loop().create_task(self._look())
         if self._exchange.task is None:
             self._exchange.task = asyncio.current_task()
 
@@ -372,8 +372,6 @@ class _Watch:
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            if self._silent is not None:
-                self._silent.due.pop(self._reply, None)
 
 
 def _several(names: Collection[str]) -> Collection[str]:

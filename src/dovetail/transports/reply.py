@@ -5,7 +5,7 @@ Knows ASGI and event streams, nothing about the messages it carries.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 from dovetail.protocol import sse
@@ -85,15 +85,28 @@ def _json_start(status: int, length: int, headers: Headers) -> dict[str, Any]:
 class Reply:
     """One answer in the making."""
 
-    __slots__ = ("_beat", "_budget", "_headers", "_keep_alive", "_mode", "_send", "_turn", "ended", "streaming")
+    __slots__ = (
+        "_budget",
+        "_due",
+        "_headers",
+        "_keep_alive",
+        "_mode",
+        "_send",
+        "_task",
+        "_timer",
+        "_turn",
+        "ended",
+        "streaming",
+    )
 
     def __init__(self, send: Send, mode: Responses, headers: Headers, keep_alive: float, budget: Budget) -> None:
         self._send = send
         self._budget = budget
-        self._mode = mode
+        self._mode: Responses = mode
         self._headers = headers
         self._keep_alive = keep_alive
-        self._beat: asyncio.TimerHandle | None = None
+        self._due: dict[Reply, float] | None = None  # where this reply waits to become a stream
+        self._timer: asyncio.TimerHandle | None = None  # of the next comment on a stream
         self.streaming = False
         self.ended = False
 
@@ -121,14 +134,14 @@ class Reply:
 
     async def _finish(self, data: bytes, status: int, headers: Headers) -> None:
         if not self.ended:
-            self.ended = True
+            self._stop_sending()
             await send_json(self._send, status, data, headers)
 
     async def _finish_large(self, spool: Spool, status: int, headers: Headers) -> None:
         if self.ended:
             spool.close()
             return
-        self.ended = True
+        self._stop_sending()
         try:
             await self._send(_json_start(status, spool.size, headers))
             await send_spool(self._send, spool, more=False)
@@ -138,8 +151,7 @@ class Reply:
     async def _finish_stream(self, data: bytes) -> None:
         if self.ended:
             return
-        self.ended = True
-        self._quiet()
+        self._stop_sending()
         last = self._write(self._event(data), more=False)
         del data
         await last
@@ -148,7 +160,8 @@ class Reply:
         """A stream of the result and nothing else: all at once, with nobody to wait for and nothing to keep alive."""
         if self.ended:
             return
-        self.streaming = self.ended = True
+        self.streaming = True
+        self._stop_sending()
         events = self._opening() + self._event(data)
         del data
         await self._send(self._stream_start())
@@ -161,7 +174,7 @@ class Reply:
 
     async def accept(self) -> None:
         """Say that a message needing no answer was taken."""
-        self.ended = True
+        self._stop_sending()
         await send_body(self._send, 202, self._headers, b"")
 
     async def end(self) -> None:
@@ -169,14 +182,13 @@ class Reply:
         if self.ended:
             return
         if not self.streaming and self._mode == "json":
-            self.ended = True
+            self._stop_sending()
             await send_body(self._send, 204, self._headers, b"")
             return
         if not self.streaming:
             await self.open()
-        self.ended = True
-        self._quiet()
-        await self._send({"type": "http.response.body", "body": b""})
+        self._stop_sending()
+        await self._write(b"", more=False)
 
     async def open(self, first: bytes = b"") -> None:
         """Become an event stream, which begins with `first`."""
@@ -188,12 +200,7 @@ class Reply:
             if first:
                 await self._send({"type": "http.response.body", "body": first, "more_body": True})
         if not self.ended:
-            self._arm()
-
-    async def open_in_silence(self) -> None:
-        """Become an event stream because nothing has been sent for a while."""
-        if not self.streaming and not self.ended:
-            await self.open(sse.comment())
+            self._set_timer()
 
     def _opening(self) -> bytes:
         """What a stream begins with, if with anything."""
@@ -204,8 +211,15 @@ class Reply:
 
     def abandon(self) -> None:
         """The client is gone: nothing more will be sent."""
+        self._stop_sending()
+
+    def _stop_sending(self) -> None:
+        """Send nothing more, except perhaps the end."""
         self.ended = True
-        self._quiet()
+        if self._due is not None:
+            self._due.pop(self, None)
+        if self._timer is not None:
+            self._quiet()
 
     def _event(self, data: bytes) -> bytes:
         return sse.event(data)
@@ -226,59 +240,79 @@ class Reply:
         finally:
             spool.close()
 
-    def _arm(self) -> None:
-        self._beat = asyncio.get_running_loop().call_later(self._keep_alive, self._pulse)
+    # Silence
 
-    def _pulse(self) -> None:
-        if not self.ended:
-            asyncio.get_running_loop().create_task(self._beat_once()).add_done_callback(_heard)
-            self._arm()
+    def watch_silence(self, silent: "Mapping[Responses, SilentReplies]") -> None:
+        """Become an event stream if nothing is sent for a while."""
+        replies = silent.get(self._mode)
+        if replies is not None:
+            self._due = replies.add(self)
 
-    async def _beat_once(self) -> None:
-        if not self._turn.locked():  # what is being sent keeps the stream alive by itself
+    async def open_in_silence(self) -> None:
+        """Become an event stream because nothing has been sent for a while."""
+        if not self.streaming and not self.ended:
+            await self.open(sse.comment())
+
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._keep_alive, self._keep_stream_alive)
+
+    def _keep_stream_alive(self) -> None:
+        self._set_timer()
+        self._task = _start(self._send_comment())
+
+    async def _send_comment(self) -> None:
+        if self._timer is not None and not self._turn.locked():  # what is being sent keeps the stream alive by itself
             await self._write(sse.comment())
 
     def _quiet(self) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class SilentReplies:
-    """Replies on which nothing has been sent. Each becomes an event stream after the same delay.
+    """Replies on which nothing has been sent. Each becomes an event stream after the same delay, in its event loop.
 
-    They come due in the order in which they were added, so one timer serves them all and a quick call costs no more
-    than an entry in `due`, which its caller removes.
+    They come due in the order in which they were added, so one timer in each event loop serves them all.
     """
 
-    __slots__ = ("_delay", "_loop", "_tasks", "due")
+    __slots__ = ("_delay", "_due", "_tasks")
 
     def __init__(self, delay: float) -> None:
-        self.due: dict[Reply, float] = {}
         self._delay = delay
-        self._loop: asyncio.AbstractEventLoop | None = None  # where a timer is set
+        self._due: dict[asyncio.AbstractEventLoop, dict[Reply, float]] = {}  # of event loops with a timer
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, reply: Reply, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to count the time of a reply."""
-        at = self.due[reply] = loop.time() + self._delay
-        if self._loop is not loop:
-            self._loop = loop
-            loop.call_at(at, self._open_due, loop)
+    def add(self, reply: Reply) -> dict[Reply, float]:
+        """Begin to count the time of a reply. Remove it from what is returned when it has ended."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + self._delay
+        due = self._due.get(loop)
+        if due is None:
+            due = self._set_timer(loop, at)
+        due[reply] = at
+        return due
 
-    def _open_due(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, at: float) -> dict[Reply, float]:
+        for other in tuple(self._due):
+            if other.is_closed():
+                self._due.pop(other, None)
+        due = self._due[loop] = {}
+        loop.call_at(at, self._open_due, loop, due)
+        return due
+
+    def _open_due(self, loop: asyncio.AbstractEventLoop, due: dict[Reply, float]) -> None:
         now = loop.time()
-        while self.due:
-            reply, at = next(iter(self.due.items()))
+        while due:
+            reply, at = next(iter(due.items()))
             if at > now:
-                loop.call_at(at, self._open_due, loop)
+                loop.call_at(at, self._open_due, loop, due)
                 return
-            del self.due[reply]
-            task = loop.create_task(reply.open_in_silence())
+            del due[reply]
+            task = _start(reply.open_in_silence())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(_heard)
-        self._loop = None
+        self._due.pop(loop, None)
 
 
 def silent_replies(keep_alive: float) -> dict[Responses, SilentReplies]:
@@ -287,6 +321,12 @@ def silent_replies(keep_alive: float) -> dict[Responses, SilentReplies]:
         "auto": SilentReplies(min(_OPEN_AFTER_S, keep_alive)),
         "sse": SilentReplies(min(_OPEN_PREFERRED_AFTER_S, keep_alive)),
     }
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(_heard)
+    return task
 
 
 def _heard(task: asyncio.Task[None]) -> None:

@@ -85,7 +85,8 @@ class SessionReply(Reply):
     async def _sole(self, data: bytes) -> None:
         """A stream of the result and nothing else: complete before its first byte leaves."""
         if not self.ended:
-            self.streaming = self.ended = True
+            self.streaming = True
+            self._stop_sending()
             events = self._session.keep(self._shelf, data)
             await self._send(self._stream_start())
             await self._send({"type": "http.response.body", "body": events})
@@ -107,7 +108,7 @@ class SessionReply(Reply):
         self.abandon()
         if not self._left:
             self._left = True
-            await self._send({"type": "http.response.body", "body": b""})
+            await self._write(b"", more=False)
 
     async def let_go(self, retry_ms: int) -> None:
         """Close the connection, not the stream: the client comes back for the rest after a while."""
@@ -120,7 +121,7 @@ class SessionReply(Reply):
         stream.detach(self)
         self._left = True
         self._quiet()
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._write(b"", more=False)
 
     def drop(self) -> None:
         """Whoever made this reply is gone: end it, and its stream, without a word."""

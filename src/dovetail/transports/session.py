@@ -32,6 +32,7 @@ class Session:
         "born",
         "closed",
         "id",
+        "loop",
         "pending",
         "primes",
         "rules",
@@ -39,13 +40,14 @@ class Session:
         "used",
     )
 
-    def __init__(self, id: str, rules: legacy.Session, address: str | None, now: float) -> None:
+    def __init__(self, id: str, rules: legacy.Session, address: str | None, loop: asyncio.AbstractEventLoop) -> None:
         self.id = id
         self.rules = rules
         # Whether streams begin with an event that only hands out an id: older clients trip over it.
         self.primes = not older(rules.caller.revision, NEWEST_HANDSHAKE)
         self.address = address
-        self.born = self.used = now
+        self.loop = loop  # the one it was opened in
+        self.born = self.used = loop.time()
         self.closed = False
         self.running: set[Exchange] | None = None
         self.pending: dict[tuple[str, str | None], None] | None = None

@@ -57,7 +57,7 @@ class Sessions:
         self._shelf = Shelf(service.limits, budget)
         self._silent = silent
         self._sessions: dict[str, Session] = {}
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweepers: dict[asyncio.AbstractEventLoop, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -110,9 +110,7 @@ class Sessions:
             await _refuse(request, message["id"], exc, session.revision)
             return
         reply = SessionReply(request, session, self._limits, self._shelf)
-        silent = self._silent.get(request.mode)
-        if silent is not None:
-            silent.add(reply, asyncio.get_running_loop())
+        reply.watch_silence(self._silent)
         try:
             try:
                 answer = await self._run(exchange, session, reply)
@@ -121,9 +119,6 @@ class Sessions:
             except (Busy, InsufficientScope) as exc:
                 refusal = legacy.refuse(session.revision, exchange.id, exc)
                 last = reply.finish(refusal, status_of(exc), request.headers_for(exc))
-            finally:
-                if silent is not None:
-                    silent.due.pop(reply, None)
             await last
         except BaseException:
             reply.drop()
@@ -192,19 +187,17 @@ class Sessions:
             await send_json(request.send, 400, legacy.refuse(session.revision, None, exc), request.cors)
             return
         reply = SessionReply(request, session, self._limits, self._shelf)
-        silent = self._silent.get(request.mode)
-        if silent is not None:
-            silent.add(reply, asyncio.get_running_loop())
+        reply.watch_silence(self._silent)
         try:
             answers = await asyncio.gather(*(self._member(request, session, message, reply) for message in messages))
-        finally:
-            if silent is not None:
-                silent.due.pop(reply, None)
-        given = [answer for answer in answers if answer is not None]
-        if not given:
-            await (reply.end() if reply.streaming else send_body(request.send, 202, request.cors, b""))
-        else:
-            await reply.finish(b"[" + b",".join(given) + b"]")
+            given = [answer for answer in answers if answer is not None]
+            if given:
+                await reply.finish(b"[" + b",".join(given) + b"]")
+            else:
+                await (reply.end() if reply.streaming else reply.accept())
+        except BaseException:
+            reply.drop()
+            raise
 
     async def _member(self, request: Request, session: Session, message: Any, reply: SessionReply) -> bytes | None:
         try:
@@ -274,10 +267,11 @@ class Sessions:
         version = headers.get(VERSION_HEADER, self._unnamed)
         if version is not None and version not in self._named:
             raise Refusal(400, f"MCP-Protocol-Version must be one of {', '.join(self._service.revisions)}")
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if not self.stateful:
             revision = None if version is None else version.decode("latin-1")
-            return Session("", legacy.assumed(revision, principal), None, now)
+            return Session("", legacy.assumed(revision, principal), None, loop)
         id = headers.get(SESSION_HEADER)
         if id is None:
             raise Refusal(400, "Mcp-Session-Id is required; open a session with initialize")
@@ -294,23 +288,23 @@ class Sessions:
     def _open(self, rules: legacy.Session, address: str | None) -> Session:
         limits, principal = self._limits, rules.caller.principal
         if principal is not None:
-            mine = sum(1 for one in self._sessions.values() if one.rules.caller.principal == principal)
+            mine = sum(1 for one in tuple(self._sessions.values()) if one.rules.caller.principal == principal)
             if mine >= limits.sessions_per_principal:
                 raise Refusal(429, "Too many sessions", [(b"retry-after", b"60")])
         elif address is not None:
-            mine = sum(1 for one in self._sessions.values() if one.address == address)
+            mine = sum(1 for one in tuple(self._sessions.values()) if one.address == address)
             if mine >= limits.sessions_per_address:
                 raise Refusal(429, "Too many sessions from this address", [(b"retry-after", b"60")])
         if len(self._sessions) >= limits.sessions and not self._make_room():
             raise Refusal(503, "Too many sessions", [(b"retry-after", b"60")])
-        session = Session(secrets.token_urlsafe(24), rules, address, asyncio.get_running_loop().time())
+        session = Session(secrets.token_urlsafe(24), rules, address, asyncio.get_running_loop())
         self._sessions[session.id] = session
         self._arm()
         return session
 
     def _make_room(self) -> bool:
         """Let the longest unused session go; its client will open another if it ever comes back."""
-        quiet = [one for one in self._sessions.values() if one.quiet]
+        quiet = [one for one in tuple(self._sessions.values()) if one.quiet]
         if not quiet:
             return False
         self._drop(min(quiet, key=lambda one: one.used))
@@ -320,7 +314,7 @@ class Sessions:
         if principal is None and address is None:
             return
         count = 0
-        for session in self._sessions.values():
+        for session in tuple(self._sessions.values()):
             if (principal is not None and session.rules.caller.principal == principal) or (
                 principal is None and session.address == address
             ):
@@ -333,15 +327,22 @@ class Sessions:
         session.close()
 
     def _arm(self) -> None:
-        if self._sweeper is None:
+        loop = asyncio.get_running_loop()
+        if loop not in self._sweepers:
+            for other in tuple(self._sweepers):
+                if other.is_closed():
+                    self._sweepers.pop(other, None)
             limits = self._limits
             soon = min(_SWEEP, limits.session_opening / 2, limits.session_idle / 2, limits.replay_time / 2)
-            self._sweeper = asyncio.get_running_loop().call_later(soon, self._sweep)
+            self._sweepers[loop] = loop.call_later(soon, self._sweep, loop)
 
-    def _sweep(self) -> None:
-        self._sweeper = None
-        now, limits = asyncio.get_running_loop().time(), self._limits
-        for session in list(self._sessions.values()):
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End what is over of the sessions of this event loop, and of event loops that have ended."""
+        del self._sweepers[loop]
+        now, limits = loop.time(), self._limits
+        for session in tuple(self._sessions.values()):
+            if session.loop is not loop and not session.loop.is_closed():
+                continue
             if self._expired(session, now):
                 self._drop(session)
             else:
@@ -360,9 +361,9 @@ class Sessions:
 
     async def close(self) -> None:
         """End all sessions."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+        sweeper = self._sweepers.pop(asyncio.get_running_loop(), None)
+        if sweeper is not None:
+            sweeper.cancel()
         for session in list(self._sessions.values()):
             self._drop(session)
 
