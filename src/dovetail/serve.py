@@ -588,7 +588,7 @@ def _supervise(
 
 
 def _follow_parent(parent_is_gone: int) -> None:
-    """Stop this worker, as a signal would, once its parent is gone: nobody else would, and it holds the port."""
+    """Stop this worker when its parent exits, so that the port becomes free."""
     import threading
 
     def wait() -> None:

@@ -200,5 +200,24 @@ def test_a_lifespan_that_fails_is_shown_as_python_shows_it(
     assert "dovetail" not in said.stderr.replace(str(tmp_path), "")
 
 
-def test_verbose_is_an_option_as_elsewhere(run: Run) -> None:
-    assert "--verbose" in run("run", "--help").good().out
+BROKEN = """
+from dovetail import Server
+
+
+class Broken(Server):
+    def run(self, *args, **options):
+        raise RuntimeError("cannot go on")
+
+
+app = Broken("broken")
+"""
+
+
+def test_verbose_shows_the_traceback_of_an_internal_error(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN, encoding="utf-8")
+    short, long = (run("run", str(file), *options) for options in ((), ("--verbose",)))
+    assert short.code == long.code != 0
+    assert "cannot go on" in short.err
+    assert "line 7, in run" not in short.err
+    assert "line 7, in run" in long.err

@@ -17,7 +17,8 @@ from dovetail.wire.shape import replace
 
 
 @click.command("run")
-@options(talk=("verbose",))
+@options(talk=())
+@click.option("-v", "--verbose", is_flag=True, help="Show the server's stderr, and tracebacks of internal errors.")
 @click.option("--http", is_flag=True, help="Serve over HTTP.")
 @click.option("--sse", is_flag=True, help="Serve over HTTP, and tell where clients of 2024 find it.")
 @click.option("--host", default="127.0.0.1", show_default=True)

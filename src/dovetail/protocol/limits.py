@@ -23,9 +23,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     uri: int = 8 * KiB
     cursor: int = 4 * KiB
     meta: int = 64 * KiB
-    calls: int = 2000  # at work in the process: 503. As many again may wait for a user's answer.
+    calls: int = 2000  # at work in one event loop: 503. As many again may wait for a user's answer.
     calls_per_connection: int = 256  # in flight on one duplex connection or session: 429
-    calls_per_principal: int = 256  # at work for one principal or remote address over HTTP: 429. As with `calls`.
+    calls_per_principal: int = 256  # of one principal or remote address: 429. As many again may wait for an answer.
     calls_bytes: int = 64 * MiB  # of large messages being worked on, all together: 503 for one more
     threads: int = 64  # synchronous functions at work. Four times as many may wait for a user's answer.
     waiting: int = 256  # synchronous functions that wait for a thread

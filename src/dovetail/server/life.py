@@ -25,6 +25,7 @@ log = logging.getLogger("dovetail")
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
 
 
+_MARK: Final = "_dovetail_start_failure"
 _MASKED: Final = "The server could not start; its log says why"
 _YIELDS: Final = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded again"}
 _PLAIN: Final = cast("Any", contextmanager)(lambda: iter(())).__code__  # of all that it decorates
@@ -74,8 +75,6 @@ class Life:
         self.value: Any = None
         self.is_open = False
         self.failure: BaseException | None = None  # raised before it was open
-        self._trace: TracebackType | None = None  # of the failure, the author's part
-        self._is_logged = False
         self._name = name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -99,11 +98,12 @@ class Life:
                 self.failure = exc
             raise
         except BaseException as exc:
-            exc = _explained(exc, lifespan)
+            exc = _explain_yield_error(exc, lifespan)
             if self.is_open:
                 log.error("the lifespan of %s failed at its end\n%s", self._name, trace(exc))
             else:
-                self.failure, self._trace = exc, _authors_part(exc)
+                self.failure = exc
+                setattr(exc, _MARK, _StartFailure(exc))
         finally:
             self.is_open = False
             if not self._ready.done():
@@ -115,19 +115,12 @@ class Life:
         return not self._ready.done()
 
     async def entered(self) -> None:
-        """Wait until it has started; raise what the author's function raised if it could not."""
+        """Wait until it has started. Raise what the author's function raised if it could not."""
         await asyncio.shield(self._ready)
         if isinstance(self.failure, asyncio.CancelledError):
             raise Busy("The server is shutting down")
         if self.failure is not None:
-            raise self.failure.with_traceback(self._trace)
-
-    def mask_failure(self) -> InternalError:
-        """Log why it could not start, once, and return the error for callers, which does not say why."""
-        if self.failure is None or self._is_logged:
-            return InternalError(_MASKED)
-        self._is_logged = True
-        return masked(self._name, self.failure.with_traceback(self._trace))
+            raise _shorten(self.failure)
 
     def end(self) -> None:
         """Have it end, without waiting for that."""
@@ -141,21 +134,38 @@ class Life:
         await asyncio.wait([self._task])
 
 
-def masked(name: str, exc: BaseException) -> InternalError:
-    """Log what a lifespan raised at its start, and return the error for callers, which does not say why."""
-    log.error("the lifespan of %s failed at its start\n%s", name, trace(exc))
+class _StartFailure:
+    """The mark on an exception that a lifespan raised at its start."""
+
+    __slots__ = ("is_logged", "traceback")
+
+    def __init__(self, exc: BaseException) -> None:
+        self.traceback = _authors_part(exc)
+        self.is_logged = False
+
+
+def log_start_failure(name: str, exc: BaseException) -> InternalError:
+    """Log what a lifespan raised at its start, once. Return the error for callers, which does not say why."""
+    failure: _StartFailure | None = getattr(exc, _MARK, None)
+    if failure is None or not failure.is_logged:
+        log.error("the lifespan of %s failed at its start\n%s", name, trace(_shorten(exc)))
+    if failure is not None:
+        failure.is_logged = True
     return InternalError(_MASKED)
 
 
 def print_failure(exc: BaseException) -> bool:
     """Print the author's part of a traceback, and return True, if a lifespan raised this at its start."""
-    part = exc.__traceback__
-    while part is not None and part.tb_frame.f_code is not Life.entered.__code__:
-        part = part.tb_next
-    if part is None:
+    if not hasattr(exc, _MARK):
         return False
-    traceback.print_exception(type(exc), exc, part.tb_next)
+    traceback.print_exception(_shorten(exc))
     return True
+
+
+def _shorten(exc: BaseException) -> BaseException:
+    """Return the exception with the author's part of its traceback, if a lifespan raised it at its start."""
+    failure: _StartFailure | None = getattr(exc, _MARK, None)
+    return exc if failure is None else exc.with_traceback(failure.traceback)
 
 
 def _authors_part(exc: BaseException) -> TracebackType | None:
@@ -166,8 +176,8 @@ def _authors_part(exc: BaseException) -> TracebackType | None:
     return part
 
 
-def _explained(exc: BaseException, lifespan: Lifespan) -> BaseException:
-    """The same exception, or a clear one where contextlib complains that a function does not yield exactly once."""
+def _explain_yield_error(exc: BaseException, lifespan: Lifespan) -> BaseException:
+    """Return the exception, or a clear one if contextlib complains that a function does not yield exactly once."""
     times = _YIELDS.get(str(exc)) if isinstance(exc, RuntimeError) else None
     if times is None:
         return exc

@@ -10,7 +10,7 @@ from dovetail.protocol.limits import Limits
 from dovetail.protocol.mounting import Hear, Kind, Mountable
 from dovetail.protocol.principal import Principal
 from dovetail.server.changes import Changes
-from dovetail.server.life import masked
+from dovetail.server.life import log_start_failure
 from dovetail.wire.lifecycle import ServerCapabilities
 from dovetail.wire.shape import Result
 
@@ -99,7 +99,7 @@ class Local:
         except (MCPError, asyncio.CancelledError):
             raise
         except Exception as exc:
-            raise masked(self.name, exc) from None
+            raise log_start_failure(self.name, exc) from None
 
     async def stop(self) -> None:
         """Close it, unless something else uses the server."""

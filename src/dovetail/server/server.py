@@ -38,7 +38,7 @@ from dovetail.server.complete import matching, suggestions
 from dovetail.server.content import failure, prompt_messages, read_result, resource_contents
 from dovetail.server.context import Context
 from dovetail.server.faults import alone, contained
-from dovetail.server.life import Life, Lifespan, LoopState, lifespan_of
+from dovetail.server.life import Life, Lifespan, LoopState, lifespan_of, log_start_failure
 from dovetail.server.options import Lifetime, check_icons, expect
 from dovetail.server.paging import Pages
 from dovetail.server.runner import Runner
@@ -312,11 +312,10 @@ class Server(Views):
     # Life
 
     async def start(self, user: object = None) -> None:
-        """Open the lifespan in the running event loop, if it is not open; serving does it by itself.
+        """Open the lifespan in the running event loop, if it is not open. Serving does it by itself.
 
         Each event loop has a lifespan of its own. It stays open until `stop`, or until the event loop ends.
-        user: an object that stands for one user of the server; the lifespan closes when the last has called
-        `stop(user)`.
+        user: any object that identifies the caller. The lifespan closes after the last `stop(user)`.
         """
         state = self._here()
         while state.is_closing:
@@ -342,13 +341,13 @@ class Server(Views):
         return life
 
     async def _enter_for_request(self, state: LoopState, lifespan: Lifespan) -> None:
-        """Open the lifespan for a request to a server that nobody started; it stays open until `stop`."""
+        """Open the lifespan for a request to a server that was not started. It stays open until `stop`."""
         life = self._life(state, lifespan)
         try:
             await life.entered()
         except BaseException as exc:
             if exc is life.failure:
-                raise life.mask_failure() from None
+                raise log_start_failure(self.name, exc) from None
             raise
         state.users.add(self)
 
@@ -369,7 +368,7 @@ class Server(Views):
         if state.users:
             return
         if any(exchange.verdict is None for exchange in state.running) or self.changes.has_listener(state.loop):
-            state.users.add(self)  # callers who did not start it need it, and nobody says when they leave
+            state.users.add(self)  # callers that did not start the server still need it, and their end is not reported
         else:
             await self._close(state)
 
@@ -381,11 +380,11 @@ class Server(Views):
         try:
             for box in tuple(state.mailboxes):
                 box.close()
-            await _finished(state, self.limits.drain)
+            await _wait_for_calls(state, self.limits.drain)
             for exchange in tuple(state.running):
                 if exchange.task is not asyncio.current_task():
                     exchange.end("shutdown")
-            await _finished(state, 1.0)
+            await _wait_for_calls(state, 1.0)
             if state.life is not None:
                 await state.life.leave()
             if self.mounts is not None:
@@ -752,7 +751,7 @@ class Server(Views):
         return contained(exchange, exc, what, server=self.name, debug=self.debug)
 
 
-async def _finished(state: LoopState, patience: float) -> None:
+async def _wait_for_calls(state: LoopState, patience: float) -> None:
     tasks = [exchange.task for exchange in state.running if exchange.task is not asyncio.current_task()]
     if tasks:
         await asyncio.wait(tasks, timeout=patience)

@@ -34,7 +34,7 @@ class Place:
         self._over = False
 
     def lend(self) -> bool:
-        """Let another call have the place meanwhile; False if too many places are lent already."""
+        """Let another call have the place meanwhile. Return False if too many places are lent already."""
         with self._threads.lock:
             if self._over or (self._lent == 0 and not self._threads.lend(self._origin)):
                 return False
@@ -200,7 +200,7 @@ class Threads:
             self._count(self._busy, origin, -1)
 
     def lend(self, origin: str | None) -> bool:
-        """Count a thread that waits apart from those at work; one caller may have half of what can be lent.
+        """Count a thread that waits apart from those at work. One caller may have half of what can be lent.
 
         Called with the lock held.
         """

@@ -46,7 +46,7 @@ class Memory(Talking):
             self._server.receive(data)
 
     async def disconnect(self) -> None:
-        """Let go of the server's end; the last client to do so stops the server."""
+        """Let go of the server's end. The last client to do so stops the server."""
         try:
             if self._server is not None:
                 await self._server.close()
