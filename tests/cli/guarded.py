@@ -28,7 +28,7 @@ def main() -> None:
     sys.stderr.write(f"guarded is at {here}/mcp\n")
     sys.stderr.flush()
     application = authority.beside(app.asgi())
-    uvicorn.Server(uvicorn.Config(application, log_level="critical")).run([listener])
+    uvicorn.Server(uvicorn.Config(application, log_level="critical", ws="none")).run([listener])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def main() -> None:
     issuer = f"http://127.0.0.1:{arguments.port}"
     client = known_client("conformance", redirect_uris=[f"http://127.0.0.1:{arguments.callback}/callback"])
     authority = AuthorizationServer(issuer=issuer, resources=[issuer + "/mcp"], clients=[client])
-    uvicorn.run(authority, host="127.0.0.1", port=arguments.port, log_level="warning")
+    uvicorn.run(authority, host="127.0.0.1", port=arguments.port, log_level="warning", ws="none")
 
 
 if __name__ == "__main__":

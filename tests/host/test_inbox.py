@@ -1,6 +1,7 @@
 """Questions that wait: written down, answered by another host, with what was asked for looked at again."""
 
 import asyncio
+import contextlib
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
@@ -177,7 +178,8 @@ async def test_what_a_server_wants_to_be_told_again_is_encrypted(tmp_path: Path)
     path = tmp_path / "inbox"
     async with life(path, Leave([]), CALLS, secret="sixteen bytes or more") as host:
         out = await host.call("hr.approve", {"days": 12345}, wait=False)
-        ((work,),) = sqlite3.connect(path).execute("SELECT work FROM asked").fetchall()
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            ((work,),) = database.execute("SELECT work FROM asked").fetchall()
         assert b"12345" not in work
     async with life(path, Leave([]), CALLS, secret="another secret of mine") as host:
         with pytest.raises(ValueError, match="another secret"):

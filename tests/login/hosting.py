@@ -15,7 +15,7 @@ async def running(make: Callable[[str], Any]) -> AsyncIterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(make(url), log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(make(url), log_level="warning", lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(10):

@@ -755,7 +755,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_uvicorn() -> None:
-    server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, lifespan="off", ws="none"))
     serving = asyncio.create_task(server._serve())  # pyright: ignore[reportPrivateUsage]
     await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

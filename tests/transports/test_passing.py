@@ -22,7 +22,7 @@ Seen = list[tuple[str, dict[str, str]]]
 @asynccontextmanager
 async def served(application: Any) -> AsyncGenerator[int]:
     listener = bound_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="critical", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(application, log_level="critical", lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve([listener]))
     try:
         yield listener.getsockname()[1]

@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +76,7 @@ class DurableConsent:
         self._base = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
         self._base.execute("PRAGMA journal_mode = WAL")
         self._base.execute(_SCHEMA)
+        weakref.finalize(self, self._base.close)  # for users who never call close()
 
     def close(self) -> None:
         """Let go of the file."""

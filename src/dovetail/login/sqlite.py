@@ -4,6 +4,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,7 @@ class SqliteStore:
             # Whoever reads waits for nobody who writes: every request at a guarded server reads.
             self._reader = self._connected()
             self._reader.execute("PRAGMA query_only = ON")
+            weakref.finalize(self, _close, self._base, self._reader, os.getpid())  # for users who never call close()
             self._writes = 0
             self._process = os.getpid()
 
@@ -133,3 +135,10 @@ class SqliteStore:
         with self._written() as base, self._read() as reader:
             reader.close()
             base.close()
+
+
+def _close(base: sqlite3.Connection, reader: sqlite3.Connection, process: int) -> None:
+    """Close the connections of a store that is gone, in the process that opened them."""
+    if process == os.getpid():
+        reader.close()
+        base.close()

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import os
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -158,7 +159,8 @@ def print_failure(exc: BaseException) -> bool:
     """Print the author's part of a traceback, and return True, if a lifespan raised this at its start."""
     if not hasattr(exc, _MARK):
         return False
-    traceback.print_exception(_shorten(exc))
+    # One write: several workers that fail at once share a terminal.
+    sys.stderr.write("".join(traceback.format_exception(_shorten(exc))))
     return True
 
 
