@@ -527,8 +527,9 @@ async def test_many_starts_and_stops_leave_neither_descriptors_nor_processes_nor
         child = await Child.start(program, Heard())
         await child.stop()
         assert child.returncode == 1
-    await until(lambda: not psutil.Process().children() and threading.active_count() == threads)
-    assert psutil.Process().num_fds() == before
+    # A thread of an earlier test may end meanwhile, so there can be fewer than before.
+    await until(lambda: not psutil.Process().children() and threading.active_count() <= threads)
+    assert psutil.Process().num_fds() <= before
 
 
 async def test_one_that_cannot_be_killed_does_not_hold_up_the_stop(
