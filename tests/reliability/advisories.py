@@ -24,7 +24,7 @@ ADVISORIES = (
         (
             "auth/test_upstream.py::test_nobody_is_sent_upstream_before_they_agreed",
             "auth/test_upstream.py::test_each_client_is_agreed_to_by_itself",
-            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+            "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
     Advisory(
@@ -34,7 +34,7 @@ ADVISORIES = (
         (
             "auth/test_upstream.py::test_a_callback_in_another_browser",
             "auth/test_authority.py::test_another_browser_cannot_decide",
-            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+            "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
     Advisory(
@@ -43,7 +43,7 @@ ADVISORIES = (
         "remembered consent ridden by another's request",
         (
             "auth/test_authority.py::test_consent_is_asked_for_every_time",
-            "reliability/test_t30_consent.py::test_no_attack_succeeds",
+            "reliability/test_confused_deputy.py::test_no_attack_succeeds",
         ),
     ),
     Advisory(
@@ -52,7 +52,7 @@ ADVISORIES = (
         "a token for the origin in place of the resource asked for",
         (
             "auth/test_authority.py::test_from_consent_to_token",
-            "reliability/test_t31_tokens.py::test_no_flawed_token_is_let_through",
+            "reliability/test_token_validation.py::test_no_flawed_token_is_let_through",
         ),
     ),
     Advisory(
@@ -86,21 +86,21 @@ ADVISORIES = (
         "CVE-2025-6514",
         "mcp-remote",
         "the authorization endpoint given to a shell",
-        ("reliability/test_t32_discovery.py::test_an_address_is_never_given_to_a_shell",),
+        ("reliability/test_discovery_ssrf.py::test_an_address_is_never_given_to_a_shell",),
     ),
     Advisory(
         "CVE-2025-58444, GHSA-g9hg-qhmf-q45m",
         "Inspector",
         "a `javascript:` address opened to log in",
-        ("reliability/test_t32_discovery.py::test_what_is_no_page_is_not_opened",),
+        ("reliability/test_discovery_ssrf.py::test_what_is_no_page_is_not_opened",),
     ),
     Advisory(
         "CVE-2026-58196, CVE-2026-44430, vercel/ai 20578, Inspector 1717",
         "ToolHive, registry, AI SDK, Inspector",
         "discovery leads into the own network; 6to4, NAT64 and site-local addresses not seen as such",
         (
-            "reliability/test_t32_discovery.py::test_no_document_leads_into_this_network",
-            "reliability/test_t32_discovery.py::test_a_name_that_changes_its_address_gains_nothing",
+            "reliability/test_discovery_ssrf.py::test_no_document_leads_into_this_network",
+            "reliability/test_discovery_ssrf.py::test_a_name_that_changes_its_address_gains_nothing",
             "login/test_web.py::test_addresses_that_are_not",
             "login/test_authority.py::test_documents_of_strangers_are_not_fetched_from_this_network",
         ),
@@ -110,7 +110,7 @@ ADVISORIES = (
         "several clients",
         "a form with credentials sent on by a 307 or 308",
         (
-            "reliability/test_t32_discovery.py::test_a_code_is_not_sent_on",
+            "reliability/test_discovery_ssrf.py::test_a_code_is_not_sent_on",
             "login/test_driver.py::test_credentials_are_not_redirected",
         ),
     ),
@@ -137,7 +137,7 @@ ADVISORIES = (
         "registry",
         "a token for somebody else accepted",
         (
-            "reliability/test_t31_tokens.py::test_no_flawed_token_is_let_through",
+            "reliability/test_token_validation.py::test_no_flawed_token_is_let_through",
             "auth/test_verify.py::test_a_token_that_is_not_active_or_not_for_us",
         ),
     ),
@@ -163,7 +163,7 @@ ADVISORIES = (
         "mcp-remote 315",
         "mcp-remote",
         "logins beside each other overwrite one another's verifier",
-        ("reliability/test_t33_tokens.py::test_logins_beside_each_other_do_not_overwrite_what_the_other_needs",),
+        ("reliability/test_token_storage.py::test_logins_beside_each_other_do_not_overwrite_what_the_other_needs",),
     ),
     # Handles and doors
     Advisory(
@@ -171,8 +171,8 @@ ADVISORIES = (
         "python-sdk",
         "a session's id enough to use it as another principal",
         (
-            "reliability/test_t13_principals.py::test_sessions",
-            "reliability/test_t13_handles.py::test_the_session_of_another_principal",
+            "reliability/test_principal_isolation.py::test_sessions",
+            "reliability/test_foreign_handles.py::test_the_session_of_another_principal",
         ),
     ),
     Advisory(
@@ -180,8 +180,8 @@ ADVISORIES = (
         "ruby-sdk",
         "a stream taken over with a replayed session id",
         (
-            "reliability/test_t13_handles.py::test_the_session_of_another_principal",
-            "reliability/test_t13_principals.py::test_event_ids",
+            "reliability/test_foreign_handles.py::test_the_session_of_another_principal",
+            "reliability/test_principal_isolation.py::test_event_ids",
         ),
     ),
     Advisory(
@@ -189,17 +189,17 @@ ADVISORIES = (
         "python-sdk",
         "handles of others read and cancelled",
         (
-            "reliability/test_t13_handles.py::test_the_call_of_another_cannot_be_cancelled",
-            "reliability/test_t13_handles.py::test_the_subscription_of_another_cannot_be_ended",
-            "reliability/test_t13_principals.py::test_states",
-            "reliability/test_t13_principals.py::test_links_to_results_that_were_kept_back",
+            "reliability/test_foreign_handles.py::test_the_call_of_another_cannot_be_cancelled",
+            "reliability/test_foreign_handles.py::test_the_subscription_of_another_cannot_be_ended",
+            "reliability/test_principal_isolation.py::test_states",
+            "reliability/test_principal_isolation.py::test_links_to_results_that_were_kept_back",
         ),
     ),
     Advisory(
         "CVE-2025-6515",
         "oatpp-mcp",
         "session ids that can be guessed",
-        ("reliability/test_t13_handles.py::test_sessions_cannot_be_guessed",),
+        ("reliability/test_foreign_handles.py::test_sessions_cannot_be_guessed",),
     ),
     Advisory(
         "GHSA-vw82-7fv8-r6gp, CVE-2026-11717, CVE-2026-11718, CVE-2026-11719",
@@ -212,7 +212,7 @@ ADVISORIES = (
         "nginx-ui",
         "one of two endpoints asked nobody",
         (
-            "reliability/test_t31_tokens.py::test_every_route_asks",
+            "reliability/test_token_validation.py::test_every_route_asks",
             "login/test_porter.py::test_without_a_token_nothing_is_served",
         ),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lab import figure, pace
-from test_t24_schemas import ARGUMENTS, SCHEMAS, doubling, nested
+from test_costly_schemas import ARGUMENTS, SCHEMAS, doubling, nested
 
 from dovetail import Client, MCPError, Timeouts
 from stand_ins import ERAS, Play, on_socket, text, tool

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fault_proxy import FAULTS
 from lab import figure
-from test_t27_network import behind_a_proxy
+from test_network_faults import behind_a_proxy
 
 from dovetail import Client, ClientLimits, Interrupted, MCPError, Timeouts
 from transports.scene import until

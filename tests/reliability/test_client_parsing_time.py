@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from lab import MiB, figure
-from test_t22_complexity import EXPONENT, exponent
+from test_parsing_time import EXPONENT, exponent
 
 from dovetail.protocol.sse import Parser
 from dovetail.transports.callers import LineCaller
