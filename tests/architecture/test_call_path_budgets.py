@@ -1,0 +1,176 @@
+"""Budgets of the server's call path: how many functions and stack frames of ours one tools/call may cost.
+
+The test counts functions and names none, so that they can be renamed, merged and moved. A change that needs more of
+them than the budget allows has to say why, here.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from dovetail import Server
+
+TIMEOUT_S = 10.0
+CALLS = 5  # a timer may run during one call, but not during each of them
+STATELESS, HANDSHAKE = "2026-07-28", "2025-11-25"
+META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
+
+Call = Callable[[], Awaitable[Any]]
+
+
+class Cost(NamedTuple):
+    frames: int  # frames of ours on the stack when the user's function starts
+    way_in: int  # different functions of ours that run before it
+    way_out: int  # different functions of ours that run after it, until the response is written
+
+
+# The design wants at most 6 frames and 30 functions on the way in over HTTP, 33 with a handshake session. The session
+# does not reach that yet: its limit is today's count, 35. The design has no figures for Unix sockets (for stdio, which
+# shares all but the reading of bytes, it has 11 and 24) and none for the way out. These limits are today's counts, too.
+BUDGETS = {
+    "http stateless": Cost(6, 30, 11),
+    "http handshake": Cost(6, 35, 13),
+    "socket stateless": Cost(12, 25, 10),
+    "socket handshake": Cost(12, 23, 12),
+}
+
+
+def is_ours(frame: FrameType) -> bool:
+    # Comprehensions and lambdas are frames in some versions of Python and not in others.
+    return frame.f_globals.get("__name__", "").startswith("dovetail.") and "<" not in frame.f_code.co_name
+
+
+class Counter:
+    """A profiler that collects the functions that are entered, and a tool that splits them into way in and way out."""
+
+    def __init__(self) -> None:
+        self.app = Server("budgets")
+        self.app.add_tool(self.add)
+        self.frames = 0
+        self.way_in: set[CodeType] = set()
+        self.way_out: set[CodeType] = set()
+        self._entered = self.way_in
+
+    async def add(self, a: int, b: int) -> int:
+        frame = inspect.currentframe()
+        while frame is not None:
+            self.frames += is_ours(frame)
+            frame = frame.f_back
+        self._entered = self.way_out
+        return a + b
+
+    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and is_ours(frame):
+            self._entered.add(frame.f_code)
+
+    async def count(self, call: Call) -> Cost:
+        self.frames, self.way_in, self.way_out = 0, set(), set()
+        self._entered = self.way_in
+        previous = sys.getprofile()
+        sys.setprofile(self.profile)
+        try:
+            response = await call()
+        finally:
+            sys.setprofile(previous)
+        assert response["result"]["structuredContent"] in (3, {"result": 3})
+        return Cost(self.frames, len(self.way_in), len(self.way_out))
+
+
+def request(method: str, params: dict[str, Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+
+
+TOOL_CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
+CALL = {"stateless": request("tools/call", TOOL_CALL | {"_meta": META}), "handshake": request("tools/call", TOOL_CALL)}
+INITIALIZE = request(
+    "initialize",
+    {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+)
+INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+async def post(app: Any, body: bytes, headers: dict[str, str]) -> tuple[Any, dict[str, str]]:
+    """Call the ASGI application in this process; return the JSON body and the headers of its response."""
+    sent: list[dict[str, Any]] = []
+    headers = {"host": "localhost", "content-type": "application/json"} | headers
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 8000),
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    await app(scope, receive, send)
+    start, *bodies = sent
+    content = b"".join(event["body"] for event in bodies)
+    return json.loads(content or b"null"), {name.decode(): value.decode() for name, value in start["headers"]}
+
+
+@contextlib.asynccontextmanager
+async def http(server: Server, era: str, folder: Path) -> AsyncIterator[Call]:
+    app = server.asgi()
+    if era == "stateless":
+        headers = {"mcp-protocol-version": STATELESS, "mcp-method": "tools/call", "mcp-name": "add"}
+    else:
+        _, received = await post(app, INITIALIZE, {})
+        headers = {"mcp-session-id": received["mcp-session-id"], "mcp-protocol-version": HANDSHAKE}
+        await post(app, INITIALIZED, headers)
+
+    async def call() -> Any:
+        return (await post(app, CALL[era], headers))[0]
+
+    yield call
+
+
+@contextlib.asynccontextmanager
+async def socket(server: Server, era: str, folder: Path) -> AsyncIterator[Call]:
+    """A Unix socket: the line protocol of stdio, without another process."""
+    path = folder / "socket"
+    serving = asyncio.create_task(server.serve("unix", path=str(path)))
+    while not path.exists():  # noqa: ASYNC110 - the server sets no event
+        await asyncio.sleep(0.01)
+    reader, writer = await asyncio.open_unix_connection(path)
+
+    async def call() -> Any:
+        writer.write(CALL[era] + b"\n")
+        return json.loads(await reader.readline())
+
+    if era == "handshake":
+        writer.write(INITIALIZE + b"\n")
+        await reader.readline()
+        writer.write(INITIALIZED + b"\n")
+    yield call
+    writer.close()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+TRANSPORTS = {"http": http, "socket": socket}
+
+
+@pytest.mark.parametrize("path", BUDGETS)
+async def test_a_call_stays_within_its_budget(path: str, tmp_path: Path) -> None:
+    transport, era = path.split()
+    counter = Counter()
+    async with asyncio.timeout(TIMEOUT_S), TRANSPORTS[transport](counter.app, era, tmp_path) as call:
+        await counter.count(call)  # the first call may compile and import
+        costs = [await counter.count(call) for _ in range(CALLS)]
+    cost = Cost(*map(min, zip(*costs, strict=True)))
+    budget = BUDGETS[path]
+    assert all(count <= limit for count, limit in zip(cost, budget, strict=True)), f"{path}: {cost}, budget {budget}"
