@@ -105,7 +105,7 @@ async def test_the_model_reads_what_was_refused_or_failed() -> None:
     assert "read only today" in refused
     assert "out of order" in failed
     assert "a" in wrong
-    assert "no tool 'nothing'" in unknown
+    assert "'nothing'" in unknown
     denied = [one.denied for one in events if isinstance(one, Answered)]
     assert denied[0] is not None
     assert denied[1:] == [None, None, None]
@@ -129,7 +129,9 @@ async def test_only_some_servers() -> None:
     async with host() as opened:
         events = await ran(Agent(opened, model, servers=["notes"]))
     assert [one.name for one in model.asked[0].tools] == ["notes__write"]
-    assert "no tool" in results(events)[0]
+    (answer,) = [one for one in events if isinstance(one, Answered)]
+    assert answer.result.is_error
+    assert "numbers__add" in results(events)[0]
     with pytest.raises(TypeError, match=r"\['notes'\]"):
         Agent(opened, model, servers="notes")
 
@@ -150,8 +152,9 @@ async def test_search_where_the_tools_take_too_much() -> None:
     assert "notes__write" not in found
     assert "Add two numbers" in described
     assert three == "3"
-    assert "no tool" in elsewhere  # a server that is not one of this agent's stays out of reach by this way too
-    assert "call_tool takes a name" in wrong
+    assert "notes__write" in elsewhere  # a server that is not one of this agent's stays out of reach by this way too
+    assert "call_tool" in wrong
+    assert [one.result.is_error for one in events if isinstance(one, Answered)][3:] == [True, True]
     assert [one.name for one in model.asked[0].tools] == [
         "host__call_tool",
         "host__describe_tool",
@@ -242,7 +245,8 @@ async def test_a_call_that_cannot_be_read_is_not_made() -> None:
     )
     async with host() as opened:
         events = await ran(Agent(opened, Scripted(*lines)))
-    assert ["not JSON" in results(events)[0], "cut off" in results(events)[1]] == [True, True]
+    assert "the arguments are not JSON" in results(events)[0]
+    assert all(one.result.is_error for one in events if isinstance(one, Answered))
     assert not done(events).usage.calls
     assert done(events).reason == "cut"
 
@@ -276,7 +280,10 @@ async def test_calls_that_wait_for_somebody(tmp_path: Path) -> None:
         assert results(first) == ["wrote a"]
         assert done(first).reason == "paused"
         rest = [event async for event in agent.resume(waits[1].ticket, False)]
-        assert done(rest).text == "wrote a | 3 | This was not allowed: notes.write: the user said no"
+        wrote, added, refused = done(rest).text.split(" | ")
+        assert (wrote, added) == ("wrote a", "3")
+        assert "notes.write" in refused
+        assert [one.denied is None for one in rest if isinstance(one, Answered)] == [False]
 
 
 def told(asked: Asked) -> str:
@@ -296,7 +303,9 @@ async def test_a_conversation_left_in_the_middle_can_go_on() -> None:
                 break  # and the run is not even closed
         said = done(await ran(agent, "again")).text
         await run.aclose()
-    assert said == "3 | This call was not made: the conversation was interrupted before."
+    first, second = said.split(" | ")
+    assert first == "3"
+    assert "interrupted" in second
     assert [one.role for one in agent.messages] == ["user", "assistant", "user", "user", "assistant"]
 
 
@@ -329,7 +338,7 @@ async def test_what_ran_before_an_interrupt_is_not_forgotten() -> None:
         first, second, third = done(await ran(agent, "and now?")).text.split(" | ")
     assert (paid, first) == (1, "paid")
     assert "may have run" in second
-    assert "not made" in third
+    assert "may have run" not in third
 
 
 def read_back(asked: Asked) -> str:
@@ -356,5 +365,5 @@ async def test_each_call_keeps_its_own_result_whatever_its_id(ids: tuple[str, st
 
 async def test_a_script_that_ends() -> None:
     async with host() as opened:
-        with pytest.raises(ModelError, match="no line left"):
+        with pytest.raises(ModelError):
             await ran(Agent(opened, Scripted()))

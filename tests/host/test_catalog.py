@@ -81,7 +81,9 @@ def test_nobody_is_renamed_when_a_server_joins(given: dict[str, list[str]], join
 def test_of_two_things_under_one_name_neither_is_offered() -> None:
     made = catalog(a=[tool("x", "one"), tool("y"), tool("x", "other"), tool("x", "one")], b=[tool("x")])
     assert [one.full for one in made.tools] == ["a.y", "b.x"]
-    assert made.problems == ("a offers two different things as tool 'x'",)
+    (problem,) = made.problems
+    assert "a" in problem.split()
+    assert "tool 'x'" in problem
     assert made.find("a.x") is None
 
 
@@ -93,7 +95,7 @@ def test_a_name_that_two_would_have_is_nobodys(monkeypatch: pytest.MonkeyPatch) 
     made = catalog(a=[tool("x"), tool("y")], b=[tool("x")], c=[tool("x")])
     assert [one.full for one in made.tools] == ["a.y"]
     assert len(made.problems) == 2
-    assert made.problems[0] == "tool 'b.x' and 'a.x' would both be called x"
+    assert all(name in made.problems[0] for name in ("'a.x'", "'b.x'"))
 
 
 def test_the_same_thing_twice_is_offered_once() -> None:
@@ -181,11 +183,11 @@ def test_calls_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("call", "about"),
     [
-        ({"name": "docs__write", "arguments": "{}"}, "no tool 'docs__write'"),
-        ({"name": "read", "arguments": "{}"}, "no tool 'read'"),  # a model is held to the names it was given
-        ({"name": "docs__read", "arguments": "{"}, "not JSON"),
-        ({"name": "docs__read", "arguments": "[1]"}, "not a JSON object"),
-        ({"arguments": "{}"}, "names no tool"),
+        ({"name": "docs__write", "arguments": "{}"}, "'docs__write'"),
+        ({"name": "read", "arguments": "{}"}, "'read'"),  # a model is held to the names it was given
+        ({"name": "docs__read", "arguments": "{"}, "JSON: Expecting"),
+        ({"name": "docs__read", "arguments": "[1]"}, "JSON object"),
+        ({"arguments": "{}"}, "tool"),
     ],
 )
 def test_a_call_that_cannot_be_made_says_why(call: Any, about: str) -> None:

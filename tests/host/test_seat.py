@@ -1,6 +1,7 @@
 """What holds for a host's own calls holds for those of its gateway's callers: rules, limits, definitions, consent."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from dovetail import (
     Bearer,
     Client,
     MCPError,
+    NotFound,
     PeerError,
     Policy,
     PolicyError,
@@ -60,7 +62,7 @@ def allowing(*rules: Any, **options: Any) -> Policy:
 
 async def test_results_that_may_not_be_passed_on(eras: tuple[str, str]) -> None:
     async with gateway(eras, allowing(rule("deny", kind="tool.result", tool="far.add"))) as (client, far, _):
-        with pytest.raises(ToolError, match="Not allowed"):
+        with pytest.raises(ToolError, match=r"tool\.result"):
             await client.call("far__add", a=1)
         assert far.calls == ["add"]
 
@@ -77,9 +79,10 @@ async def test_results_that_are_asked_about(eras: tuple[str, str]) -> None:
     async with gateway(eras, policy, elicit=elicit) as (client, far, _):
         if eras[0] == OLD:
             assert "2" in str((await client.call_tool("far__add", {"a": 1})).content)
-            assert asked == ["Pass on what add of far answered?"]
+            (question,) = asked
+            assert {"far", "add"} <= set(re.findall(r"\w+", question))
         else:
-            with pytest.raises(ToolError, match="cannot be asked about what has come back"):
+            with pytest.raises(ToolError, match=r"far\.add .tool\.result"):
                 await client.call("far__add", a=1)
         assert far.calls == ["add"]
 
@@ -107,7 +110,7 @@ async def test_rules_about_what_a_tool_does_are_about_its_definition() -> None:
         async with Client(served) as client, asyncio.timeout(PATIENCE):
             assert await client.call("m__look") == "seen"
             assert [tool.name for tool in await client.list_tools()] == ["m__look"]
-            with pytest.raises(MCPError, match=r"(?i)unknown tool|not found|no tool"):
+            with pytest.raises(NotFound):
                 await client.call("m__wipe")
         await served.stop()
 
@@ -133,12 +136,12 @@ async def test_arguments_that_the_user_adds() -> None:
 async def test_limits(eras: tuple[str, str]) -> None:
     policy = allowing(limits={"far.hang": {"timeout": 0.2}, "far.fail": "1/min", "far.who": {"result_bytes": 60}})
     async with gateway(eras, policy) as (client, far, _):
-        with pytest.raises(MCPError, match="did not answer in time"):
+        with pytest.raises(MCPError, match="far"):
             await client.call("far__hang")
         await far.stopped.wait()
         result = await client.call_tool("far__who", meta={"com.example/who": "x" * 500})
-        assert "of which 60 may be passed on" in str(result.content)
-        for words in ("not today", "more than 1/min"):
+        assert " 60 " in str(result.content)
+        for words in ("not today", "1/min"):
             with pytest.raises(ToolError, match=words):
                 await client.call("far__fail")
 
@@ -163,7 +166,7 @@ async def test_arguments_of_prompts(eras: tuple[str, str]) -> None:
     policy = allowing(rule("deny", kind="prompt.get", when=arg("/kind").equals("root")))
     async with gateway(eras, policy) as (client, _, host):
         assert "be nice" in str(await client.get_prompt("far__greet", {"kind": "nice"}))
-        with pytest.raises(PeerError, match="Not allowed"):
+        with pytest.raises(PeerError, match=r"prompt\.get"):
             await client.get_prompt("far__greet", {"kind": "root"})
         with pytest.raises(PolicyError):
             await host.prompt("far", "greet", {"kind": "root"})
@@ -184,7 +187,7 @@ async def test_suggestions_for_what_may_not_be_used(eras: tuple[str, str], kept:
             await client.complete("kind", "x", prompt="far__greet")
         with pytest.raises(PolicyError):
             await host.complete("far", "kind", "x", prompt="greet")
-        with pytest.raises(PeerError, match=r"Invalid|nothing"):
+        with pytest.raises(PeerError, match=r"note:{none}"):
             await client.complete("number", "x", template="far+note:{none}")
 
 
@@ -344,7 +347,7 @@ async def test_a_definition_that_changed_is_shown_before_it_is_used(eras: tuple[
     async with gateway(eras, allowing(), elicit=elicit) as (client, far, host):
         await client.call_tool("far__add", {"a": 1})
         await changed(host, lambda: swap(far, ran))
-        with pytest.raises(ToolError, match="definition changed"):
+        with pytest.raises(ToolError, match="id_rsa"):
             await client.call("far__add", a=1)
         assert "id_rsa" in asked[0]
         assert ran == []
@@ -390,7 +393,7 @@ async def test_between_two_rounds_the_policy_is_asked_again() -> None:
         host.desk.policy = Policy("ask")
         aged = await client.request("tools/call", call | told)
         assert "Age?" in str(aged["inputRequests"])
-        assert "run its tool" in str((await client.request("tools/call", call | told))["inputRequests"])
+        assert "allow" in str((await client.request("tools/call", call | told))["inputRequests"])
         assert far.calls == []
 
 

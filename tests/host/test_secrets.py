@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -57,25 +58,25 @@ def test_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "level", "why"),
     [
-        ("${MISSING}", "user", "the variable MISSING is not set"),
-        ("{env:MISSING}", "user", "the variable MISSING is not set"),
-        ("${input:other}", "user", "nobody was asked for the input other"),
-        ("${keyring:gitlab}", "user", "the keyring has no gitlab"),
-        ("${keyring:github}", "project", "kept for it: keyring set 'dovetail:"),
-        ("${keyring:other/bank}", "project", "kept for it: keyring set 'dovetail:"),
-        ("${file:missing.txt}", "user", "cannot be read: No such file"),
-        ("${file:../../etc/passwd}", "project", "outside of the project"),
-        ("${file:~/x}", "project", "outside of the project"),
-        ("${file:link}", "project", "outside of the project"),
-        ("${file:binary}", "user", "it is no text"),
-        (f"${{cmd:{PRINT}}}", "project", "may not run a command"),
-        ("${cmd:/nowhere/to/be/found}", "user", "cannot be run: FileNotFoundError"),
-        (f"${{cmd:{sys.executable} -c 'exit(3)'}}", "user", "ended with 3"),
-        (f"${{cmd:{sys.executable} -c ''}}", "user", "printed nothing"),
-        ("${cmd:'unfinished}", "user", "cannot be run"),
-        ("${op://vault/item}", "user", "no reference that is known"),
-        ("${}", "user", "no reference that is known"),
-        ("${1}", "user", "no reference that is known"),
+        ("${MISSING}", "user", "MISSING"),
+        ("{env:MISSING}", "user", "MISSING"),
+        ("${input:other}", "user", "other"),
+        ("${keyring:gitlab}", "user", "gitlab"),
+        ("${keyring:github}", "project", "keyring set 'dovetail:"),
+        ("${keyring:other/bank}", "project", "keyring set 'dovetail:"),
+        ("${file:missing.txt}", "user", "No such file"),
+        ("${file:../../etc/passwd}", "project", "project"),
+        ("${file:~/x}", "project", "project"),
+        ("${file:link}", "project", "project"),
+        ("${file:binary}", "user", "binary"),
+        (f"${{cmd:{PRINT}}}", "project", "command"),
+        ("${cmd:/nowhere/to/be/found}", "user", "FileNotFoundError"),
+        (f"${{cmd:{sys.executable} -c 'exit(3)'}}", "user", "3"),
+        (f"${{cmd:{sys.executable} -c ''}}", "user", "-c"),
+        ("${cmd:'unfinished}", "user", "unfinished"),
+        ("${op://vault/item}", "user", "${op://vault/item}"),
+        ("${}", "user", "${}"),
+        ("${1}", "user", "${1}"),
     ],
 )
 def test_what_cannot_be_looked_up_is_an_error_that_names_it(tmp_path: Path, text: str, level: Any, why: str) -> None:
@@ -174,16 +175,21 @@ def test_the_keyring_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoKeyringError
 
     monkeypatch.setattr(keyring, "get_password", closed)
-    with pytest.raises(Unresolved, match="the keyring has no a"):
+    with pytest.raises(Unresolved, match=r"x: .*keyring"):
         Secrets({}).resolve("${keyring:a}", "x")
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(Unresolved, match="the keyring has no a"):
+    with pytest.raises(Unresolved, match=r"x: .*keyring"):
         Secrets({}).resolve("${keyring:a}", "x")
 
 
 def test_a_command_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.host.secrets._PATIENCE", 0.2)
-    with pytest.raises(Unresolved, match="took longer"):
+    run = subprocess.run
+
+    def run_hurried(*given: Any, timeout: float, **options: Any) -> Any:
+        return run(*given, timeout=timeout / 100, **options)
+
+    monkeypatch.setattr(subprocess, "run", run_hurried)
+    with pytest.raises(Unresolved, match=r"time\.sleep"):
         Secrets({}).resolve(f"${{cmd:{sys.executable} -c 'import time; time.sleep(60)'}}", "x")
 
 

@@ -32,11 +32,10 @@ def test_an_interrupt_gives_every_call_its_word() -> None:
     turn.waiting["ticket"] = c
     turn.interrupt()
     assert [*turn.results] == [a.id, b.id, d.id]
-    assert [_text(turn.results[one]) for one in "abd"] == [
-        "no",
-        "This call was interrupted: it may have run, and what came of it is not known.",
-        "This call was not made: the conversation was interrupted before.",
-    ]
+    first, second, last = (_text(turn.results[one]) for one in "abd")
+    assert first == "no"
+    assert "may have run" in second
+    assert "may have run" not in last
     turn.finish(turn.waiting.pop("ticket"), error_result("late"))
     said, told = turn.messages()
     assert said.content == turn.content

@@ -21,7 +21,7 @@ REMOTE = Entry(name="far", source="", path=Path(), url="https://x.example/mcp", 
 @pytest.mark.parametrize("entry", [LOCAL, REMOTE], ids=lambda one: one.name)
 def test_what_is_written_is_read_again(host: str, entry: Entry, tmp_path: Path) -> None:
     if entry.url is not None and HOSTS[host].url is None:
-        with pytest.raises(ValueError, match="no addresses"):
+        with pytest.raises(ValueError, match="Claude Desktop"):
             document(host, entry)
         return
     path = tmp_path / "folder" / Path(HOSTS[host].user or HOSTS[host].project or "").name
@@ -53,7 +53,7 @@ def test_comments_and_spacing_stay(tmp_path: Path) -> None:
         assert line in text
     assert parse(text, ".json")["theme"] == "dark"
     assert path.stat().st_mode & 0o777 == 0o640
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="'old'"):
         add("gemini", path, _named(REMOTE, "old"))
     add("gemini", path, _named(REMOTE, "old"), replace=True)
     text = path.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ TOML = '# mine\nmodel = "x"\n\n[mcp_servers.time]\ncommand = "old"\n[mcp_servers
 
 
 def test_toml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="'time'"):
         added("codex", TOML, "time", {"command": "new"})
     text = added("codex", TOML, "time", {"command": "new"}, replace=True)
     assert parse(text, ".toml") == {"model": "x", "other": {"a": 1}, "mcp_servers": {"time": {"command": "new"}}}
@@ -142,7 +142,7 @@ def test_where_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     assert file_of("codex", "user", home=tmp_path) == tmp_path / ".codex" / "config.toml"
     assert file_of("vscode", "project", here=tmp_path) == tmp_path / ".vscode" / "mcp.json"
-    with pytest.raises(ValueError, match="no file"):
+    with pytest.raises(ValueError, match=r"goose.*project"):
         file_of("goose", "project", here=tmp_path)
 
 
@@ -215,13 +215,13 @@ a = 1
 
 
 def test_what_is_said_of_the_next_table_stays() -> None:
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="'time'"):
         added("codex", REMARKS, "time", {"command": "new"})
     text = added("codex", REMARKS, "time", {"command": "new"}, replace=True)
     assert text == '[mcp_servers.time]\ncommand = "new"\n# of the next\n[other] # too\na = 1\n'
     last = added("codex", 'a = 1\n[mcp_servers."time"]\ncommand = "old"\n\n# the end\n', "time", {"b": 1}, replace=True)
     assert last == "a = 1\n[mcp_servers.time]\nb = 1\n\n# the end\n"
-    with pytest.raises(ValueError, match="cannot be changed"):
+    with pytest.raises(ValueError, match="file"):
         added("codex", "mcp_servers = { a = { b = 1 } }\n", "time", {"command": "new"})
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 PATIENCE = 20.0
 
@@ -17,3 +20,10 @@ async def until(fact: Callable[[], Any], patience: float = PATIENCE) -> Any:
             return said
         await asyncio.sleep(0.01)
     raise AssertionError(f"not within {patience} s")
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the clock of this process run so many times as fast, until the test ends."""
+    clock = time.monotonic
+    start = clock()
+    monkeypatch.setattr(time, "monotonic", lambda: start + (clock() - start) * times)
