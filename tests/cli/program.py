@@ -47,8 +47,8 @@ class serving:  # noqa: N801 - used as a context
         said = ""
         while line := self._process.stderr.readline():
             said += line
-            if found := re.search(r"is at (http://\S+)", line):
-                return found[1]
+            if found := re.findall(r"http://[^\s:]+:\d+/\S+", line):
+                return found[-1]
         self._process.communicate(timeout=PATIENCE)  # which closes its stderr
         raise RuntimeError(f"it did not say where it is: {said}")
 

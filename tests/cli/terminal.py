@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -27,6 +28,12 @@ class Screen:
         deadline = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert self._more(deadline), f"never saw {text!r} in {self.seen!r}"
+
+    def until_match(self, pattern: str) -> None:
+        """Read until a pattern was seen."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, self.seen):
+            assert self._more(deadline), f"never saw {pattern!r} in {self.seen!r}"
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())

@@ -1,44 +1,78 @@
-"""Advice is given in options of the command line."""
+"""Hints name options of the command line, not of Python functions."""
+
+import sys
+from pathlib import Path
 
 import pytest
 
+from cli.program import SERVED, Run
 from dovetail import MCPError, RequestTimeout
-from dovetail.cli.advice import advise, spelled
-from dovetail.client.conversation import _LONGER, _LONGER_READ  # pyright: ignore[reportPrivateUsage]
-from dovetail.client.knowing import _ASKED_BY  # pyright: ignore[reportPrivateUsage]
-from dovetail.transports.command import advice
+from dovetail.cli.advice import advise
+
+SERVER = """
+import asyncio, os
+from dovetail import Context, Server
+
+app = Server("s")
+
+@app.tool
+async def wait() -> None:
+    await asyncio.Event().wait()
+
+@app.tool
+async def die() -> None:
+    os._exit(3)
+
+@app.tool
+async def think(ctx: Context) -> str:
+    return str(await ctx.sample("hello"))
+
+@app.tool
+async def where(ctx: Context) -> str:
+    return str(await ctx.roots())
+"""
+NEEDS_VARIABLE = "import os; os.environ['WANTED']"
+HANDSHAKE_ONLY = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        error = {"code": -32601, "message": "no"}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    path = tmp_path / "server.py"
+    path.write_text(SERVER, encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize(
-    ("said", "instead"),
+    ("words", "variables", "option"),
     [
-        (_LONGER["tools/call"], "--timeout SECONDS gives it longer"),
-        (_LONGER_READ, "--timeout SECONDS gives it longer"),
-        ("leave out era= and revision=, or name a handshake revision", "leave out --era and --revision, or name"),
-        ("leave out revision=, or pass revision='2025-11-25'", "leave out --revision, or give --revision 2025-11-25"),
-        (f"what there is, you learn by {_ASKED_BY['resources/list']}", "by dovetail list, with the same target"),
-        (advice(1, "TOKEN_HERE is missing", {}, {"TOKEN_HERE": "x"}) or "", "Pass it: --env TOKEN_HERE"),
-        (advice(1, "KeyError: 'WANTED'", {}, {}) or "", "give it: --env WANTED=VALUE"),
-        ("raise ClientLimits(answer=...)", ""),
-        ("give the client a handler for it: sample=", "dovetail chat has a model: --model"),
-        ("give the client a handler for it: roots=", "give them in a program of your own: Client(roots=[…])"),
-        ("look into the server's log", "look into the server's log"),
+        (["call", "{server}", "wait", "--timeout", "0.3"], {}, "--timeout"),
+        (["read", SERVED, "nothing://there"], {}, "dovetail list"),
+        (["call", "{server}", "think"], {}, "--model"),
+        (["call", "{server}", "where"], {}, "roots="),
+        (["call", "{server}", "die"], {}, ""),
+        (["info", "--era", "stateless", "--", sys.executable, "-c", HANDSHAKE_ONLY], {}, "--era"),
+        (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {}, "--env WANTED="),
+        (["info", "--", sys.executable, "-c", NEEDS_VARIABLE], {"WANTED": "x"}, "--env WANTED"),
     ],
 )
-def test_as_options(said: str, instead: str) -> None:
-    assert instead in spelled(said)
-    assert "=..." not in spelled(said)
-    assert "()" not in spelled(said)
+def test_a_hint_names_options(run: Run, server: Path, words: list[str], variables: dict[str, str], option: str) -> None:
+    said = run(*(str(server) if word == "{server}" else word for word in words), **variables)
+    assert said.code != 0
+    hint = said.err.rpartition("\ntry: ")[2]
+    assert hint != said.err
+    assert option in hint
+    for spelling in ("=...", "()", "call_tool", "timeout=", "era=", "inherit_env"):
+        assert spelling not in hint
 
 
 def test_what_no_option_does_is_not_advised() -> None:
     late: MCPError = RequestTimeout("late").at(hint="raise ClientLimits(items=...)")
     advise(late)
     assert str(late) == "late"
-
-
-def test_a_lost_call_is_not_told_to_write_python() -> None:
-    said = spelled(
-        "look whether it took effect before calling again, or use call_tool(..., retry=True) if it may run twice"
-    )
-    assert said == "look whether it took effect before calling again"

@@ -53,8 +53,8 @@ def test_values_are_what_the_schema_asks_for(word: str, value: Any) -> None:
     [
         ("days=many", "integer"),
         ("loud=perhaps", "boolean"),
-        ("more={", "not JSON"),
-        ("cty=Oslo", "Did you mean 'city'"),
+        ("more={", "JSON"),
+        ("cty=Oslo", "'city'"),
         ("city", "name=value"),
         ("city=@nowhere.txt", "nowhere.txt"),
     ],

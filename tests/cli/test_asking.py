@@ -1,6 +1,7 @@
 """Forms at a terminal: choices, defaults, what may be empty, what is asked again."""
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -43,12 +44,11 @@ def test_every_field_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     answer, shown = ask(monkeypatch, typed)
     assert answer == {"row": 3, "place": "aisle", "meals": ["fish", "fruit"], "class": "b", "quiet": False}
     assert "Row\\x1b[2J: " in shown
-    assert "row must be integer" in shown
-    assert "one of: window, aisle" in shown
+    assert re.search(r"\brow .*integer", shown)
+    assert "window, aisle" in shown
     assert "Place" not in shown
     assert "place [window]: " in shown
-    assert "note (may be empty): " in shown
-    assert shown.count("Send this?") == 2
+    assert shown.count("[Y/n]") == 2
 
 
 def test_defaults_and_answers_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,5 +83,5 @@ def test_where_nobody_can_answer_it_is_said_what_may_be_given(monkeypatch: pytes
     question = ElicitParams(message="Allow it?\n  because: \x1b[2J", requested_schema=form)
     with pytest.raises(AnswerError) as told:
         Questions({}, lambda: None).form(question)
-    assert "the server asks: Allow it?\n  because: \\x1b[2J" in str(told.value)
+    assert "Allow it?\n  because: \\x1b[2J" in str(told.value)
     assert "--answer allow=once|no --answer note=..." in str(told.value)

@@ -47,7 +47,7 @@ def test_images_are_written(run: Run, tmp_path: Path) -> None:
     said = run("call", SERVED, "drawn", "pages=2", "-o", tmp_path / "page.png").good()
     assert (tmp_path / "page.png").read_bytes() == b"\x89P\x00"
     assert (tmp_path / "page-2.png").read_bytes() == b"\x89P\x01"
-    assert "wrote 3 bytes to" in said.err
+    assert str(tmp_path / "page-2.png") in said.err
     assert run("call", SERVED, "drawn", "-o", tmp_path / "page.png").code == 2
     assert run("call", SERVED, "add", "a=1", "-o", tmp_path / "page.png", "--force").good()
     assert (tmp_path / "page.png").read_bytes() == b"2"
@@ -56,10 +56,10 @@ def test_images_are_written(run: Run, tmp_path: Path) -> None:
 def test_a_failure_in_words_nobody_hears_names_the_way_to_the_log(run: Run, url: str) -> None:
     said = run("call", SERVED, "fail")
     assert said.code == 5
-    assert "-v shows the server's log" in said.err
+    assert "-v" in said.err.split()
     shown = run("call", SERVED, "fail", "-v").err
     assert "ValueError: inside" in shown
-    assert "-v shows" not in shown + run("call", url, "fail").err
+    assert "-v" not in (shown + run("call", url, "fail").err).split()
 
 
 PLAIN = """

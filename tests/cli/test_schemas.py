@@ -1,18 +1,19 @@
 """Whatever a server sends as the schema of a tool, the command line reads it without stumbling."""
 
 import contextlib
+import json
+import re
+import shlex
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.program import Run
-from dovetail.cli import completing
-from dovetail.cli import list as listing
 from dovetail.cli.arguments import read_arguments
 from dovetail.cli.asking import Questions
 from dovetail.cli.lint import examined
@@ -28,7 +29,13 @@ WORDS = (
 )  # fmt: skip
 NAMES = ("object", "string", "integer", "number", "array", "boolean", "null", "#", "#/$defs/a", "weird", "a")
 
-leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.sampled_from(NAMES)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(NAMES)
+)
 anything = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
@@ -43,8 +50,6 @@ def test_no_schema_is_stumbled_over(schema: dict[str, Any], other: dict[str, Any
     for words in (["a=1"], ["a=x,y"], ["a:=null"]):
         with contextlib.suppress(click.UsageError):
             assert "a" in read_arguments(words, schema)
-    assert isinstance(listing._arguments(schema), str)  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(completing._of_tool(tool), dict)  # pyright: ignore[reportPrivateUsage]
     assert examined([tool], tuple(RULES))
     for profile in PROFILES:
         assert fitted(profile, schema)["type"] == "object"
@@ -87,25 +92,51 @@ for line in sys.stdin:
 """
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], list[str]]:
+    """Write a server whose tools have these schemas; return the words that name it as a target."""
+
+    def write(given: list[str]) -> list[str]:
+        path = tmp_path_factory.mktemp("schemas") / "odd_server.py"
+        path.write_text(SERVER.format(schemas=given), encoding="utf-8")
+        return ["--era", "handshake", "--", sys.executable, str(path)]
+
+    return write
+
+
 @pytest.fixture
-def odd(tmp_path: Path) -> tuple[str, ...]:
-    path = tmp_path / "odd_server.py"
-    path.write_text(SERVER.format(schemas=MALFORMED), encoding="utf-8")
-    return ("--era", "handshake", "--", sys.executable, str(path))
+def odd(server: Callable[[list[str]], list[str]]) -> list[str]:
+    return server(MALFORMED)
 
 
-def test_malformed_schemas_are_named_not_stumbled_over(run: Run, odd: tuple[str, ...]) -> None:
+def test_malformed_schemas_are_named_not_stumbled_over(run: Run, odd: list[str]) -> None:
     listed = run("list", "tools", *odd).good().out
     assert all(f"t{number}" in listed for number in range(len(MALFORMED)))
     assert run("call", "t0", "c=1", *odd).good().out == '{"c": "1"}\n'
     found = run("lint", "--json", *odd)
     assert found.code == 6
     for tool in found.json["tools"]:
-        assert any(one["text"].startswith("the input schema: not a schema") for one in tool["findings"]), tool
+        assert any(one["about"] == "protocol" for one in tool["findings"]), tool
     assert len(found.json["left_out"]) == 1
-    assert "item 7 of tools is left out" in found.json["left_out"][0]
-    assert "item 7 of tools is left out" in run("lint", *odd).out
-    said = run("doctor", *odd)
+    assert re.search(r"\b7\b.*\btools\b", found.json["left_out"][0])
+    assert found.json["left_out"][0] in run("lint", *odd).out
+    said = run("doctor", "--json", *odd)
     assert said.code == 6
-    assert "XX items: left out, since malformed: item 7 of tools" in said.out
-    assert "XX schemas" in said.out
+    steps = {step["name"]: step for step in said.json["steps"]}
+    assert [name for name, step in steps.items() if step["verdict"] == "bad"] == ["items", "schemas"]
+    assert re.search(r"\b7\b", steps["items"]["said"])
+
+
+@given(st.lists(schemas, min_size=30, max_size=30))
+@settings(max_examples=3, deadline=None)
+def test_no_schema_stops_lists_and_completion(
+    run: Run, server: Callable[[list[str]], list[str]], found: list[Any]
+) -> None:
+    target = server([json.dumps(schema) for schema in found])
+    listed = run("list", "tools", *target).good().out
+    names = [f"t{number}" for number in range(len(found))]
+    assert all(name in listed for name in names)
+    line = shlex.join(["dovetail", "call", "t", *target])
+    point = line.index(" t ") + 2
+    said = run(_DOVETAIL_COMPLETE="zsh", COMP_LINE=line, COMP_POINT=str(point))
+    assert {*names} <= {*said.good().out.splitlines()}

@@ -1,13 +1,14 @@
 """A target served at a URL while a command needs it."""
 
+import queue
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from dovetail import Client
-from dovetail.cli import serving
 from dovetail.cli.serving import at_url
 from dovetail.cli.targets import Asked
 
@@ -39,10 +40,14 @@ async def test_what_it_says_does_not_stop_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_PATIENCE", 1.0)
+    class Hurried(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            return super().get(block, timeout and timeout / 60)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Hurried)
     slow = tmp_path / "slow.py"
     slow.write_text("import dovetail, time\ntime.sleep(600)\n", encoding="utf-8")
-    with pytest.raises(click.UsageError, match="did not say where it is"), at_url(Asked(words=(str(slow),))):
+    with pytest.raises(click.UsageError, match="60 s"), at_url(Asked(words=(str(slow),))):
         pass
 
 

@@ -1,6 +1,7 @@
 """Whatever a target is, the same server is reached."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_a_name_from_a_configuration(run: Run, url: str, tmp_path: Path) -> None
     assert run("call", "mine", "add", "a=1", cwd=tmp_path).good().out == "2\n"
     assert run("call", f"{tmp_path / 'mcp.json'}:mine", "add", "a=1").good().out == "2\n"
     assert "NOT_SET_HERE" in run("list", "unset", cwd=tmp_path).err
-    assert "Did you mean 'mine'?" in run("list", "mina", cwd=tmp_path).err
+    assert "'mine'" in run("list", "mina", cwd=tmp_path).err
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     assert "cursor:mine, mcp.json:mine" in run("list", "mine", cwd=tmp_path).err
@@ -64,10 +65,10 @@ def test_of_two_servers_one_is_to_be_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "both.py").write_text(text, encoding="utf-8")
     said = run("list", "both.py", cwd=tmp_path)
     assert said.code == 2
-    assert "name one: both.py:one, both.py:two" in said.err
+    assert "both.py:one, both.py:two" in said.err
     said = run("doctor", "both.py:three", cwd=tmp_path)
     assert said.code == 2
-    assert "there are: one, two" in said.err
+    assert "one, two" in said.err
     assert run("info", "both.py:two", "--json", cwd=tmp_path).good().json["name"] == "two"
 
 
@@ -77,8 +78,7 @@ def test_a_program_that_serves_http_is_told_to_be_one(run: Run, tmp_path: Path) 
     for words in (["list", "web.py"], ["list", "--", sys.executable, "web.py"]):
         said = run(*words, cwd=tmp_path)
         assert said.code == 3
-        assert "the program serves HTTP" in said.err
-        assert "use its URL as the target: http://127.0.0.1:" in said.err
+        assert re.search(r"(?m)^try: .*http://127\.0\.0\.1:\d+", said.err)
 
 
 def test_a_program_that_serves_both_ways_is_waited_for(run: Run, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ def test_a_question_is_asked_until_the_answer_fits(url: str, environment: dict[s
         at.until("Which row\\x1b[2J?")
         at.until(": ")
         at.type("window\n")
-        at.until("must be integer")
+        at.until("integer")
         at.type("7\n")
-        at.until("Send this? [Y/n]")
+        at.until("[Y/n]")
         at.type("\n")
         assert "X in row 7" in at.rest()
         assert at.process.wait(PATIENCE) == 0
@@ -31,9 +31,9 @@ def test_a_wrong_choice_is_told(url: str, environment: dict[str, str]) -> None:
     with screen(environment, "call", url, "paint") as at:
         at.until(": ")
         at.type("mauve\n")
-        at.until("must be one of red, blue, not 'mauve'")
+        at.until("'mauve'")
         at.type("blue\n")
-        at.until("Send this? [Y/n]")
+        at.until("[Y/n]")
         at.type("\n")
         assert "painted blue" in at.rest()
 
@@ -42,7 +42,7 @@ def test_a_question_may_be_declined(url: str, environment: dict[str, str]) -> No
     with screen(environment, "call", url, "book", "flight=X", "--era", "handshake") as at:
         at.until(": ")
         at.type("7\n")
-        at.until("Send this? [Y/n]")
+        at.until("[Y/n]")
         at.type("n\n")
         assert "in row" not in at.rest()
         assert at.process.wait(PATIENCE) == 7
@@ -74,7 +74,7 @@ def test_a_page_is_named_and_left_to_the_user(url: str, environment: dict[str, s
     with screen(environment, "call", url, "visit") as at:
         at.until("Please pay\\x1b[2J.")
         at.until("https://pay.example/42")
-        at.until("Did you finish there? [y/N]")
+        at.until("[y/N]")
         at.type("y\n")
         assert "paid" in at.rest().rpartition("[y/N]")[2]
         assert at.process.wait(PATIENCE) == 0
