@@ -84,7 +84,7 @@ def _floor(scene: Scene) -> list[str]:
     return [sys.executable, str(SERVERS / "floor_stdio.py"), *options]
 
 
-def _can(caller: str, scene: Scene) -> bool:
+def can_play(caller: str, scene: Scene) -> bool:
     return caller != "floor" or scene.transport == "stdio"
 
 
@@ -126,7 +126,7 @@ def _name(one: Part, other: Part) -> str:
 def _turns(scenes: list[Scene], who: list[str]) -> list[Turn]:
     found: list[Turn] = []
     for scene in scenes:
-        cast = [Part(scene.name, caller) for caller in who if _can(caller, scene)]
+        cast = [Part(scene.name, caller) for caller in who if can_play(caller, scene)]
         ours = Part(scene.name, OURS)
         others = random.sample([part for part in cast if part != ours], len(cast) - (ours in cast))
         if ours in cast and others:

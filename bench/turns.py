@@ -137,8 +137,8 @@ def measure(block: list[Scene], limits: list[Limit], plan: Plan, tell: Callable[
         tell("  warm")
         again = plan.rounds * len(samples) // 4  # turns that may be played once more, in all
         for number in range(plan.rounds):
-            for turn in _turns(block, limits, plan.who):
-                played, again = _even(lambda turn=turn: _play(troupe, scenes, turn, plan.seconds), again)
+            for turn in plan_turns(block, limits, plan.who):
+                played, again = play_evenly(lambda turn=turn: _play(troupe, scenes, turn, plan.seconds), again)
                 for part, sample in played.items():
                     samples[part].append(sample)
                 ours = played[turn.middle]
@@ -158,7 +158,7 @@ def _play(troupe: Troupe, scenes: dict[str, Scene], turn: Turn, seconds: float) 
     return {part: troupe.play(part.name, scenes[part.scene], seconds) for part in turn.parts()}
 
 
-def _even(play: Callable[[], Played], again: int) -> tuple[Played, int]:
+def play_evenly(play: Callable[[], Played], again: int) -> tuple[Played, int]:
     """A turn that is even, or the most even of a few; and how many more may be repeated."""
     best = play()
     for _ in range(TRIES - 1):
@@ -178,7 +178,7 @@ def _everyone(block: list[Scene], who: tuple[str, ...]) -> list[Part]:
     return [Part(scene.name, name) for scene in block for name in scene.cast(who)]
 
 
-def _turns(block: list[Scene], limits: list[Limit], who: tuple[str, ...]) -> list[Turn]:
+def plan_turns(block: list[Scene], limits: list[Limit], who: tuple[str, ...]) -> list[Turn]:
     """Everybody in a scene with ours, two by two, and a scene with the one a limit holds it against."""
     parts = _everyone(block, who)
     pairs = [(Part(limit.scene, name), Part(limit.against, name)) for limit in limits for name in (OURS, limit.beside)]

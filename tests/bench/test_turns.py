@@ -24,7 +24,7 @@ def test_every_limit_names_what_is_measured(bench: Any) -> None:
 def test_everyone_is_played_next_to_ours(bench: Any) -> None:
     scenes, turns = bench("scenes"), bench("turns")
     for block in scenes.BLOCKS.values():
-        found = turns._turns(block, scenes.LIMITS, EVERYONE)
+        found = turns.plan_turns(block, scenes.LIMITS, EVERYONE)
         for scene in block:
             others = [one for turn in found for one in turn.others if turn.middle == (scene.name, "dovetail")]
             inside = sorted(one.name for one in others if one.scene == scene.name)
@@ -53,13 +53,13 @@ def test_an_uneven_turn_is_played_again_but_not_for_ever(bench: Any) -> None:
         return lambda: dict(zip("ab", ({"foreign": share} for share in next(given)), strict=True))
 
     uneven, even, worse = (0.0, 0.9), (0.5, 0.6), (0.0, 1.5)
-    best, left = turns._even(play([even]), 5)
+    best, left = turns.play_evenly(play([even]), 5)
     assert (best["b"]["foreign"], left) == (0.6, 5)
-    best, left = turns._even(play([uneven, even]), 5)
+    best, left = turns.play_evenly(play([uneven, even]), 5)
     assert (best["b"]["foreign"], left) == (0.6, 4)
-    best, left = turns._even(play([worse, uneven, worse]), 5)
+    best, left = turns.play_evenly(play([worse, uneven, worse]), 5)
     assert (best["b"]["foreign"], left) == (0.9, 3)
-    best, left = turns._even(play([worse]), 0)
+    best, left = turns.play_evenly(play([worse]), 0)
     assert (best["b"]["foreign"], left) == (1.5, 0)
 
 
@@ -98,7 +98,7 @@ def test_what_is_published_of_clients_has_everyone_in_every_scene(bench: Any) ->
         pytest.skip("published before commits were named")
     assert set(published["scenes"]) == set(clients.SCENES)
     for name, cast in published["scenes"].items():
-        assert set(cast) == {one for one in clients.CALLERS if clients._can(one, clients.SCENES[name])}
+        assert set(cast) == {one for one in clients.CALLERS if clients.can_play(one, clients.SCENES[name])}
     assert len(published["commit"].split()[0]) == 40
 
 
@@ -111,4 +111,4 @@ def test_only_everything_is_published(
     with pytest.raises(SystemExit) as stopped:
         bench(program).main()
     assert stopped.value.code == 2
-    assert "everything and everyone" in capsys.readouterr().err
+    assert "rounds" in capsys.readouterr().err

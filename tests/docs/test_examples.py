@@ -182,7 +182,8 @@ def test_imported() -> None:
         _call("report_alert", city="Oslo", what="hail"),
     )
     assert json.loads(_text(forecast)) == {"city": "San José", "sky": ["rain", "rain"]}
-    assert "must not contain" in _text(outside)
+    assert outside["result"]["isError"]
+    assert "city" in _text(outside)
     assert wrong["result"]["isError"]
     assert json.loads(_text(reported)) == {"reported": {"city": "Oslo", "what": "hail"}}
 

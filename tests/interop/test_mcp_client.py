@@ -342,8 +342,8 @@ async def test_elicitation(connect: Connect, inbox: Any) -> None:
 @pytest.mark.parametrize(
     ("action", "default", "caught"),
     [
-        ("decline", "The user declined to answer.", "You declined."),
-        ("cancel", "The user dismissed the question.", "You went away."),
+        ("decline", "declined", "You declined."),
+        ("cancel", "dismissed", "You went away."),
     ],
 )
 async def test_elicitation_refused(connect: Connect, action: Any, default: str, caught: str) -> None:
@@ -353,7 +353,7 @@ async def test_elicitation_refused(connect: Connect, action: Any, default: str, 
     async with connect(elicitation_callback=refuse) as client:
         result = await client.call_tool("book", {"flight": "DV1"})
         assert result.is_error
-        assert _text(result) == default
+        assert default in _text(result)
         assert _text(await client.call_tool("persist")) == caught
 
 

@@ -56,7 +56,7 @@ class Place:
         self.expires_in: float | None = 3600
         self.says: dict[str, Callable[[Asked], Any]] = {}  # by path: a Said, or None for the usual
         self.server: dict[str, Any] = {}  # what the metadata says otherwise
-        self._count = 0
+        self.issued = 0
         self._connections: set[asyncio.Task[None]] = set()
 
     def count(self, path: str, **fields: str) -> int:
@@ -166,8 +166,8 @@ class Place:
         return Said(200, said | ({} if self.expires_in is None else {"expires_in": self.expires_in}))
 
     def _new(self, kind: str) -> str:
-        self._count += 1
-        return f"{kind}-{self._count}"
+        self.issued += 1
+        return f"{kind}-{self.issued}"
 
 
 def _bytes(said: Said) -> bytes:

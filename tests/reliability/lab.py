@@ -232,7 +232,7 @@ class Connection:
             self.socket.close()
             raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self.socket.makefile("rb")
+        self.file = self.socket.makefile("rb")
         _opened.setdefault(port, []).append(self)
 
     def send(self, data: bytes) -> None:
@@ -240,11 +240,11 @@ class Connection:
 
     def head(self) -> tuple[int, dict[str, str]]:
         """Read the status and the headers of an answer."""
-        line = self._file.readline()
+        line = self.file.readline()
         if not line:
             raise ConnectionError("closed without an answer")
         headers: dict[str, str] = {}
-        while (one := self._file.readline().rstrip(b"\r\n")) != b"":
+        while (one := self.file.readline().rstrip(b"\r\n")) != b"":
             name, _, value = one.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         return int(line.split()[1]), headers
@@ -255,22 +255,22 @@ class Connection:
         if headers.get("transfer-encoding") == "chunked":
             body = b"".join(self.chunks())
         elif "content-length" in headers:
-            body = self._file.read(int(headers["content-length"]))
+            body = self.file.read(int(headers["content-length"]))
         elif status in (204, 304):
             body = b""
         else:
-            body = self._file.read()
+            body = self.file.read()
         return Answer(status, headers, body)
 
     def chunks(self) -> Iterator[bytes]:
         """The pieces of a chunked body as they come."""
         while True:
-            line = self._file.readline()
+            line = self.file.readline()
             if not line:
                 raise ConnectionError("closed in the middle of an answer")
             size = int(line, 16)
-            piece = self._file.read(size)
-            self._file.readline()
+            piece = self.file.read(size)
+            self.file.readline()
             if not size:
                 return
             yield piece
@@ -288,7 +288,7 @@ class Connection:
     def ended(self) -> bool:
         """Whether the server has closed the connection; waits for it."""
         try:
-            while self._file.read(65536):
+            while self.file.read(65536):
                 pass
         except ConnectionError:
             return True
@@ -303,7 +303,7 @@ class Connection:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._file.close()
+            self.file.close()
         self.socket.close()
 
     def __enter__(self) -> "Connection":

@@ -126,7 +126,7 @@ async def test_a_program_that_lies_in_the_folder_is_not_the_one_that_is_meant(
         servers = {name: {"command": name, "cwd": str(tmp_path)} for name in ("npx", "uvx", "docker", "some-server")}
         async with Host.from_config(written(tmp_path, servers), policy=Policy("allow"), give_up=1) as host:
             for name in servers:
-                with pytest.raises(MCPError, match="not on PATH"):
+                with pytest.raises(MCPError, match="PATH"):
                     await host.call(f"{name}.told")
                 hijacked += mark.exists()
     figure("T43 programs of the folder started in place of one of PATH, of 8", hijacked, "")

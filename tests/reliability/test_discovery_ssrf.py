@@ -14,6 +14,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import pytest
 from lab import figure
 
 from dovetail import Client, MCPError, OAuth
-from dovetail.transports import dial
 from login.place import Asked, Place, Said, User, guarded, oauth
 from transports.place import certificates
 
@@ -51,6 +51,9 @@ PRIVATE = {  # public names with private addresses
 TARGETS = [*ADDRESSES, *NAMES, *PRIVATE]
 
 
+outside: ContextVar[bool] = ContextVar("outside", default=False)  # whether this is the browser's doing
+
+
 class Net:
     """What the client takes for the internet."""
 
@@ -61,17 +64,20 @@ class Net:
         self.names: dict[str, Callable[[], list[str]]] = {NAME: lambda: [PUBLIC]}
         self.names |= {name: lambda found=found: found for name, found in PRIVATE.items()}
         self.names |= {name.rstrip("."): lambda: ["127.0.0.1"] for name in NAMES}
-        self._connect = dial._connect  # pyright: ignore[reportPrivateUsage]
+        self.local_ports: set[int] = set()  # of this test's own servers
 
     @property
     def astray(self) -> list[str]:
         return [address for address in self.connected if address != PUBLIC]
 
-    async def connect(self, address: Any) -> socket.socket:
-        self.connected.append(str(address[1][0]))
+    def lead(self, address: Any) -> tuple[str, int]:
+        """Return where a connection to this address leads in this test."""
+        if outside.get() or address[1] in self.local_ports:
+            return address
+        self.connected.append(str(address[0]))
         if self.astray:
             raise ConnectionRefusedError
-        return await self._connect((socket.AF_INET, ("127.0.0.1", self.port)))
+        return ("127.0.0.1", self.port)
 
     async def getaddrinfo(self, host: Any, port: int, **_: Any) -> list[Any]:
         self.looked_up.append(str(host))
@@ -90,7 +96,12 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 @pytest.fixture
 def net(place: Place, monkeypatch: pytest.MonkeyPatch) -> Net:
     one = Net(place.port)
-    monkeypatch.setattr(dial, "_connect", one.connect)
+    sock_connect = asyncio.SelectorEventLoop.sock_connect
+
+    async def connect(loop: Any, sock: socket.socket, address: Any) -> None:
+        await sock_connect(loop, sock, one.lead(address))
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", connect)
     monkeypatch.setattr(
         asyncio.BaseEventLoop, "getaddrinfo", lambda _, *args, **options: one.getaddrinfo(*args, **options)
     )
@@ -114,6 +125,13 @@ class Abroad(User):
 
     async def open(self, url: str) -> None:
         self.opened.append(url)
+        token = outside.set(True)
+        try:
+            await self._visit(url)
+        finally:
+            outside.reset(token)
+
+    async def _visit(self, url: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._net.port, ssl=self._tls, server_hostname=NAME)
         path = url.removeprefix(f"https://{NAME}")
         writer.write(f"GET {path} HTTP/1.1\r\nhost: {NAME}\r\n\r\n".encode())
@@ -230,8 +248,7 @@ async def test_a_proxy_is_not_asked_for_it_either(
         monkeypatch.setenv("NO_PROXY", NAME)
         port = listening.sockets[0].getsockname()[1]
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-        real = net._connect  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(dial, "_connect", lambda to: real(to) if to[1][1] == port else net.connect(to))
+        net.local_ports.add(port)
         lead(place, "authorization_servers", "https://login.example.net/x")
         await attempt(place, user, tmp_path)
         assert asked.pop().startswith("CONNECT login.example.net:443")  # or the rest would show nothing
@@ -357,7 +374,7 @@ async def test_a_code_is_not_sent_on(status: int) -> None:
 async def test_what_was_given_for_one_issuer_is_not_shown_to_another() -> None:
     async with guarded() as place:
         settings = OAuth(client_id="c", client_secret="s3cret", issuer="https://login.example.com", store="memory")
-        with pytest.raises(MCPError, match="given for"):
+        with pytest.raises(MCPError, match=r"login\.example\.com"):
             async with Client(place.url, auth=settings):
                 pass
         assert not [asked for asked in place.asked if _holds(asked, "s3cret")]

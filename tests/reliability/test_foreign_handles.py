@@ -37,7 +37,7 @@ def tried(target: Target, session: str, principal: str | None, method: str) -> A
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}' if method == "POST" else None
     with client.begin(http(method, "/mcp", headers, body)) as connection:
         status, got = connection.head()
-        return Answer(status, {}, connection._file.read(int(got["content-length"])) if "content-length" in got else b"")
+        return Answer(status, {}, connection.file.read(int(got["content-length"])) if "content-length" in got else b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])

@@ -69,11 +69,13 @@ async def test_a_slow_listener_of_logs_loses_the_oldest_and_nothing_grows() -> N
         await gate.wait()
         heard.append(message)
 
-    play = Play("handshake", {"tools/call": flooding("logs", on_socket)})
+    flood = [(line("logs") + b"\n") * 1000] * (MANY // 1000)
+    last = notice("notifications/message", level="info", data="last", logger="l")
+    play = Play("handshake", {"tools/call": lambda _: Messages([*flood, last, text("done")])})
     async with on_socket(play) as at, Client(at, on_log=slow, limits=ClientLimits(waiting=50)) as client:
         assert await client.call("go") == "done"
         gate.set()
-        await client._mailbox.flush(10)  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: heard and heard[-1].data == "last")
         assert len(heard) <= 52
 
 

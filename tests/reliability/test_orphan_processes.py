@@ -131,7 +131,7 @@ def start_workers(port: int) -> tuple["subprocess.Popen[str]", int]:
     parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     assert parent.stderr is not None
     line = parent.stderr.readline()
-    assert " is at http://127.0.0.1:" in line, line + parent.stderr.read()
+    assert "http://127.0.0.1:" in line, line + parent.stderr.read()
     return parent, int(line.rpartition(":")[2].partition("/")[0])
 
 

@@ -15,6 +15,7 @@ from lab import figure
 from cli.program import PATIENCE
 from cli.terminal import screen
 from dovetail import Context, MCPError, Policy, Server, rule
+from dovetail.host import ConsentRequest
 from dovetail.host.consent import TerminalConsent
 from dovetail.host.host import Host
 from host.models.makers import Line, Maker
@@ -29,7 +30,7 @@ MARKS = (
     "\U000e0041", "\u061c", "\ufe0f", "\u3164",
 )  # fmt: skip
 HOSTILE = "".join(MARKS)
-FORGED = "Let files run its tool read?"  # as the host would put it
+FORGED = ConsentRequest(kind="tool.call", server="files", tool="read").summary  # as the host would put it
 RAW = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe0f\ufeff\u3164\U000e0041]"
 )
@@ -153,13 +154,12 @@ def test_no_question_is_the_servers(file: Path, tmp_path: Path) -> None:
         shown = ""
         at.until("> ")
         at.type("go\n")
-        for question in ("its tool read?", "its tool ask?"):
-            at.until(question)
+        for tool in ("read", "ask"):
             at.until("[n]o: ")
+            assert tool in at.seen
             at.seen, shown = "", shown + at.seen
             at.type("y\n")
-        at.until("fill in a form")
-        at.until("to decline: ")
+        at.until_match(r"\[n\]o [^\n]*: $")
         at.type("y\n")
         at.until("alue")
         at.type("me\n")

@@ -69,6 +69,7 @@ class Caller:
             self.process.stdin.close()
             async with asyncio.timeout(30):
                 await self.process.wait()
+        # asyncio has no public way to close the pipes of a process that was killed.
         transport = self.process._transport  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
         transport.close()  # pyright: ignore[reportUnknownMemberType]
 
@@ -169,7 +170,7 @@ def _seen(folder: Path) -> set[tuple[str, int]]:
 
 async def test_processes_of_several_servers_do_not_mix_their_tokens(tmp_path: Path) -> None:
     async with guarded() as here, guarded() as there:
-        here._count, there._count = 1000, 2000  # pyright: ignore[reportPrivateUsage]
+        here.issued, there.issued = 1000, 2000
         await logged_in(here, tmp_path)
         await logged_in(there, tmp_path)
         callers = await asyncio.gather(*(Caller.start(one.url, tmp_path) for one in (here, there) * 2))

@@ -185,12 +185,14 @@ async def test_every_route_asks(world: World) -> None:
 
 
 async def test_keys_that_turn_and_an_issuer_that_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.auth import verify
-
-    monkeypatch.setattr(verify, "_PACE", 0.0)
+    clock, minutes = time.time, 0
+    monkeypatch.setattr(time, "time", lambda: clock() + 60 * minutes)
     message = modern(name="who", arguments={})
 
     async def with_token(token: str) -> int:
+        """Send a request a minute later: an unknown key is looked up again."""
+        nonlocal minutes
+        minutes += 1
         return await world.knock("POST", "/mcp", {"authorization": f"Bearer {token}"} | mirrored(message), message)
 
     assert await with_token(world.good()) == 200
