@@ -88,6 +88,7 @@ GROUPS = {
         "WebReply",
         "ToolReport",
         "Finding",
+        "ServerStats",
     ),
     "The client": (
         "Client",
@@ -96,6 +97,7 @@ GROUPS = {
         "Pending",
         "Timeouts",
         "ClientLimits",
+        "ClientStats",
         "Implementation",
         "ClientCapabilities",
         "LoggingMessageParams",
@@ -113,6 +115,7 @@ GROUPS = {
     ),
     "The host": (
         "Host",
+        "HostStats",
         "Agent",
         "Policy",
         "rule",

@@ -74,6 +74,9 @@ if TYPE_CHECKING:
     from dovetail.protocol.limits import Limits as Limits
     from dovetail.protocol.limits import Timeouts as Timeouts
     from dovetail.protocol.principal import Principal as Principal
+    from dovetail.protocol.stats import ClientStats as ClientStats
+    from dovetail.protocol.stats import HostStats as HostStats
+    from dovetail.protocol.stats import ServerStats as ServerStats
     from dovetail.protocol.web import WebReply as WebReply
     from dovetail.protocol.web import WebRequest as WebRequest
     from dovetail.serve import Server as Server
@@ -145,6 +148,7 @@ _HOMES = {
     "ClientCapabilities": "dovetail.wire.lifecycle",
     "ClientCredentials": "dovetail.auth.settings",
     "ClientLimits": "dovetail.protocol.limits",
+    "ClientStats": "dovetail.protocol.stats",
     "Completion": "dovetail.wire.completion",
     "ConsentRequest": "dovetail.host.consent",
     "Context": "dovetail.server.context",
@@ -172,6 +176,7 @@ _HOMES = {
     "GetPromptResult": "dovetail.wire.prompts",
     "Guard": "dovetail.auth.guard",
     "Host": "dovetail.host.host",
+    "HostStats": "dovetail.protocol.stats",
     "HttpError": "dovetail.errors",
     "Icon": "dovetail.wire.content",
     "Image": "dovetail.server.media",
@@ -221,6 +226,7 @@ _HOMES = {
     "Roots": "dovetail.server.asking",
     "Sample": "dovetail.server.asking",
     "Server": "dovetail.serve",
+    "ServerStats": "dovetail.protocol.stats",
     "StaticTokens": "dovetail.auth.verify",
     "SyncClient": "dovetail.connect",
     "TerminalConsent": "dovetail.host.consent",

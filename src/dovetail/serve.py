@@ -144,6 +144,7 @@ class Server(framework.Server):
             on_start=self.start,
             on_stop=self.stop,
         )
+        self._endpoints.add(endpoint)
         application: Any = endpoint
         if otherwise is not None:
             from dovetail.transports.beside import Beside

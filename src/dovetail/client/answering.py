@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -70,6 +71,7 @@ class Answering:
         self._roots = roots
         self.relay: Relay | None = None  # where questions go for which there is no handler
         self.own: Callable[[], bool] | None = None  # whether a question is for the handlers though there is a relay
+        self.open = 0  # questions without an answer yet
 
     def capabilities(self) -> ClientCapabilities:
         """What the handlers stand for."""
@@ -92,9 +94,17 @@ class Answering:
 
     async def answer(self, method: str, params: Any) -> Any:
         """The answer to one question, given as raw parameters; ProtocolError if it is none this client takes."""
-        if self.relay is not None and self._relays():
-            return await self.relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
-        return await self._handled(method, params)
+        relay = self.relay if self.relay is not None and self._relays() else None
+        return await self._answer(method, params, relay)
+
+    async def _answer(self, method: str, params: Any, relay: Relay | None) -> Any:
+        self.open += 1
+        try:
+            if relay is not None:
+                return await relay(method, plain(params) if isinstance(params, dict) else raw_plain(params))
+            return await self._handled(method, params)
+        finally:
+            self.open -= 1
 
     def _relays(self) -> bool:
         return self.capabilities() is EVERYTHING if self.own is None else not self.own()
@@ -114,7 +124,7 @@ class Answering:
     async def answer_all(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         """The answers to the questions of one round, one after the other: there is one user."""
         answers: dict[str, Any] = {}
-        answer = self.answer if self.own is None else self._handled
+        answer = self.answer if self.own is None else partial(self._answer, relay=None)
         for key, question in questions.items():
             try:
                 answers[key] = plain(await answer(question.method, question.params))

@@ -115,6 +115,11 @@ class Clocks:
         self._timer: asyncio.TimerHandle | None = None
         self._looks = inf  # when the timer goes off
 
+    @property
+    def running(self) -> int:
+        """How many clocks are watched."""
+        return len(self._running)
+
     def start(self, id: Any, clock: Clock) -> None:
         """Watch a clock, for the task that calls this."""
         self._running[id] = clock

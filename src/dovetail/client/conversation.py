@@ -89,6 +89,11 @@ class Conversation:
         self._clocks = Clocks()
         self._answers: dict[Any, asyncio.Task[None]] = {}
 
+    @property
+    def running(self) -> int:
+        """How many requests have been sent and not answered."""
+        return self._clocks.running
+
     # Asking the server
 
     def request(

@@ -30,6 +30,11 @@ class Mailbox:
         self._flushing: list[tuple[int, asyncio.Future[None]]] = []
         self.dropped = 0
 
+    @property
+    def queued(self) -> int:
+        """How many calls have not begun."""
+        return len(self._waiting)
+
     def call(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call a handler of the user's; what it raises is logged, once."""
         try:

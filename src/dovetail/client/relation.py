@@ -26,6 +26,7 @@ from dovetail.protocol.exchange import Caller
 from dovetail.protocol.limits import ClientLimits, Timeouts
 from dovetail.protocol.probe import Era
 from dovetail.protocol.recording import Tap
+from dovetail.protocol.stats import ClientStats
 from dovetail.wire.elicitation import ElicitationCompleteParams
 from dovetail.wire.incoming import body, plain
 from dovetail.wire.lifecycle import ClientCapabilities, Implementation, ServerCapabilities
@@ -289,6 +290,17 @@ class Relation:
             listening.missed()
 
     # What is known of the server
+
+    def stats(self) -> ClientStats:
+        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        current = self._keeper.current
+        return ClientStats(
+            connections=0 if current is None else 1,
+            running_requests=0 if current is None else current.running,
+            open_questions=self._answering.open,
+            subscriptions=len(self._listeners),
+            queued_callbacks=self._mailbox.queued,
+        )
 
     @property
     def connected(self) -> bool:

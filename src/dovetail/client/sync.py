@@ -10,6 +10,7 @@ from dovetail.client.clock import Progress
 from dovetail.client.listening import Change, Listening
 from dovetail.client.rounds import Pending
 from dovetail.protocol.around import Middleware
+from dovetail.protocol.stats import ClientStats
 from dovetail.wire.completion import Completion
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.lifecycle import DiscoverResult, Implementation, ServerCapabilities
@@ -101,6 +102,10 @@ class SyncClient:
     def name(self) -> str:
         """What the server is called in errors and logs."""
         return self._client.name
+
+    def stats(self) -> ClientStats:
+        """Return what is open or running now. All counts are 0 when nothing is left."""
+        return self._client.stats()
 
     @property
     def connected(self) -> bool:

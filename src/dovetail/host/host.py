@@ -34,6 +34,7 @@ from dovetail.host.postponing import Postponing
 from dovetail.host.roster import PATIENCE, Roster
 from dovetail.host.searching import CALL, OWN, inner_call, looked_up
 from dovetail.host.secrets import Level, Secrets
+from dovetail.protocol.stats import HostStats
 from dovetail.serve import Server, Transport, serving
 from dovetail.wire.codec import plain
 from dovetail.wire.completion import Completion
@@ -153,6 +154,16 @@ class Host(Roster):
                 self._begin(member)
         if self._following is not None and self._following.watch and self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._following.watched(self.reload))
+
+    def stats(self) -> HostStats:
+        """Return what is open or running now. All counts are 0 when nothing is left."""
+        members = [one for server in self.servers for one in self.members_of(server)]
+        return HostStats(
+            connected_servers=sum(member.client is not None for member in members),
+            running_calls=sum(member.uses for member in members),
+            open_questions=self.postponing.open_questions,
+            gateways=sum(not task.done() for task in self._web.values()),
+        )
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -120,6 +120,12 @@ class DurableConsent:
         """Say what is to be done when it is answered."""
         self._run("UPDATE asked SET work = ? WHERE ticket = ?", self._sealed(encode(work)), ticket)
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions have no answer yet."""
+        rows = self._run("SELECT COUNT(*) FROM asked WHERE answer IS NULL AND until > ?", time.time())
+        return rows[0][0]
+
     async def items(self) -> list[Item]:
         """The open questions, oldest first."""
         rows = self._run(

@@ -393,6 +393,11 @@ class Member:
         return self._forwarding
 
     @property
+    def uses(self) -> int:
+        """How many calls and subscriptions use it now."""
+        return self._uses
+
+    @property
     def _undisturbed(self) -> bool:
         """Whether it can be started anew at nobody's cost but that of one who uses it."""
         return self._uses <= 1 and all(one.done() for one in self._listing.values())

@@ -55,6 +55,12 @@ class Postponing:
             raise AnswerError("questions can only be put off with consent=DurableConsent(...)")
         return broker
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions wait in the inbox, if there is one."""
+        broker = self._host.desk.broker
+        return broker.open_questions if isinstance(broker, DurableConsent) else 0
+
     async def items(self) -> list[Item]:
         """What waits."""
         return await self._inbox.items()

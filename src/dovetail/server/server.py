@@ -7,6 +7,7 @@ No author's function can end the server or disturb another call: whatever it rai
 import asyncio
 import os
 import time
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
     from dovetail.protocol.mounting import Kind, Mountable
     from dovetail.protocol.recording import Tap
+    from dovetail.protocol.stats import ServerStats
     from dovetail.server.access import Predicate, Rules
     from dovetail.server.mount import Mounts
     from dovetail.server.naming import Names
@@ -145,6 +147,7 @@ class Server(Views):
         self.debug = debug
         self.trace = trace
         self._tap: Tap | None = None
+        self._endpoints: weakref.WeakSet[Any] = weakref.WeakSet()  # those that `asgi` made
         self._sealer = Sealer(secrets)
         self._shares_secrets = bool(secrets)
         self._threads = Threads(self.limits)
@@ -395,6 +398,23 @@ class Server(Views):
             self._states.pop(state.loop, None)
             self._state = None
             state.closed.set()
+
+    def stats(self) -> "ServerStats":
+        """Return what is open or running now. Any thread may call this. All counts are 0 when nothing is left."""
+        from dovetail.protocol.stats import ServerStats
+
+        states = tuple(self._states.values())
+        endpoints = [endpoint.stats() for endpoint in tuple(self._endpoints)]
+        return ServerStats(
+            running_calls=sum(len(state.running) for state in states),
+            open_questions=sum(len(call.questions or ()) for state in states for call in tuple(state.running)),
+            subscriptions=sum(len(state.mailboxes) for state in states),
+            busy_threads=self._threads.busy,
+            sessions=sum(one.sessions for one in endpoints),
+            streams=sum(one.streams for one in endpoints),
+            buffered_bytes=sum(one.buffered_bytes for one in endpoints),
+            replay_bytes=sum(one.replay_bytes for one in endpoints),
+        )
 
     def _here(self) -> LoopState:
         """The state of the running event loop."""

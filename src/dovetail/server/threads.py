@@ -132,6 +132,12 @@ class Threads:
         self._busy: Counter[str] = Counter()
         self._lent: Counter[str | None] = Counter()
 
+    @property
+    def busy(self) -> int:
+        """How many threads run a function, those that wait for an answer too."""
+        with self.lock:
+            return self._threads - self._idle + self._lent.total()
+
     async def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], origin: str | None
     ) -> Any:

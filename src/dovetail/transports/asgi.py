@@ -15,6 +15,7 @@ from dovetail.protocol import modern
 from dovetail.protocol.exchange import Exchange, Service, check_meta
 from dovetail.protocol.http import JSON, LOOPBACK, Gate, Refusal, accepted, collect, media_type, status_of
 from dovetail.protocol.principal import named
+from dovetail.protocol.stats import EndpointStats
 from dovetail.transports.reply import Reply, SilentReplies, send_body, send_json, silent_replies
 from dovetail.transports.request import Guard, Headers, Receive, Request, Responses, Scope, Send
 from dovetail.transports.sessions import Sessions
@@ -328,6 +329,17 @@ class Endpoint:
                 await self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    def stats(self) -> EndpointStats:
+        """Return what is open now."""
+        sessions, old = self._sessions, self._old
+        connections = 0 if old is None else old.connections
+        return EndpointStats(
+            sessions=len(sessions) + connections,
+            streams=sessions.streams + connections,
+            buffered_bytes=self._waiting.used,
+            replay_bytes=sessions.replay_bytes,
+        )
 
     async def close(self) -> None:
         """Stop taking work, end what is open."""

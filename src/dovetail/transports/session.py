@@ -68,6 +68,11 @@ class Session:
         at_work = self.running and any(not exchange.questions for exchange in self.running)
         return not at_work and all(stream.reader is None for stream in (self._streams or {}).values())
 
+    @property
+    def streams_read(self) -> int:
+        """How many of its streams a client reads."""
+        return sum(stream.reader is not None for stream in tuple((self._streams or {}).values()))
+
     def ready(self, service: Service) -> None:
         """The client has finished opening."""
         if not self.rules.ready:

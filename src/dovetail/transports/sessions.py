@@ -62,6 +62,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def streams(self) -> int:
+        """How many streams are read now."""
+        return sum(session.streams_read for session in tuple(self._sessions.values()))
+
+    @property
+    def replay_bytes(self) -> int:
+        """How many bytes of events are kept for clients that reconnect."""
+        return self._shelf.kept
+
     # POST
 
     def post(self, request: Request) -> Awaitable[None]:

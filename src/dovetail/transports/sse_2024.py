@@ -31,6 +31,11 @@ class OldTransport:
         self._posts = frozenset(self._streams.values())
         self._open: dict[str, _Connection] = {}
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._open)
+
     def serves(self, path: str) -> bool:
         """Whether a path is one of ours."""
         return path in self._streams or path in self._posts

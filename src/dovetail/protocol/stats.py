@@ -1,0 +1,67 @@
+"""Snapshots of what a server, a client or a host has open or running. All counts are 0 when nothing is left."""
+
+from dovetail.wire.shape import Struct
+
+
+class EndpointStats(Struct, frozen=True, kw_only=True):
+    """What is open at one HTTP endpoint."""
+
+    sessions: int = 0
+    streams: int = 0
+    buffered_bytes: int = 0
+    replay_bytes: int = 0
+
+
+class ServerStats(Struct, frozen=True, kw_only=True):
+    """What a server has open or running, in all event loops of this process.
+
+    running_calls: requests that are not finished, without subscriptions.
+    open_questions: questions that wait for the client's answer.
+    subscriptions: open `subscriptions/listen` streams.
+    busy_threads: threads that run plain functions.
+    sessions: handshake sessions over HTTP.
+    streams: event streams of these sessions that a client reads.
+    buffered_bytes: bytes of HTTP messages in memory that wait for slow clients.
+    replay_bytes: bytes of events kept for clients that reconnect.
+    """
+
+    running_calls: int = 0
+    open_questions: int = 0
+    subscriptions: int = 0
+    busy_threads: int = 0
+    sessions: int = 0
+    streams: int = 0
+    buffered_bytes: int = 0
+    replay_bytes: int = 0
+
+
+class ClientStats(Struct, frozen=True, kw_only=True):
+    """What a client has open or running.
+
+    connections: 1 while the client is connected.
+    running_requests: requests without an answer yet, including those of stateless subscriptions.
+    open_questions: questions of the server that a handler is answering.
+    subscriptions: open `listen` calls.
+    queued_callbacks: calls of asynchronous log and progress handlers that have not begun.
+    """
+
+    connections: int = 0
+    running_requests: int = 0
+    open_questions: int = 0
+    subscriptions: int = 0
+    queued_callbacks: int = 0
+
+
+class HostStats(Struct, frozen=True, kw_only=True):
+    """What a host has open or running.
+
+    connected_servers: servers with a running client, counted again for each caller with its own credentials.
+    running_calls: calls and subscriptions that use a server now.
+    open_questions: questions in the inbox without an answer.
+    gateways: HTTP servers that `serve` started.
+    """
+
+    connected_servers: int = 0
+    running_calls: int = 0
+    open_questions: int = 0
+    gateways: int = 0
