@@ -114,14 +114,14 @@ def test_the_issuer_wanted_or_known_is_chosen_of_several() -> None:
     assert attempt(guarded(**listed), issuer=ISSUER).server.issuer == ISSUER
     assert attempt(guarded(**listed), known=earlier()).server.issuer == ISSUER
     world = guarded(**listed)
-    with pytest.raises(LoginFailed, match=r"other\.example\.com publishes no metadata") as caught:
+    with pytest.raises(LoginFailed, match=r"other\.example\.com") as caught:
         attempt(world)
     assert caught.value.hint is None
 
 
 def test_an_authorization_server_that_was_left_out_is_hinted_at() -> None:
     here = PRM.partition("/.well-known")[0]
-    with pytest.raises(LoginFailed, match="publishes no metadata") as caught:
+    with pytest.raises(LoginFailed, match=r"mcp\.example\.com") as caught:
         attempt(guarded(**{PRM: resource(authorization_servers=[here])}))
     assert "otherwise=authority" in str(caught.value.hint)
 
@@ -158,27 +158,27 @@ def test_the_resource_is_named_canonically(url: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({PRM: resource(authorization_servers=[])}, "names no authorization server"),
-        ({PRM: resource(authorization_servers=["javascript:alert(1)"])}, "is no web address"),
-        ({PRM: resource(authorization_servers=["https://[::1"])}, "is no web address"),
-        ({PRM: resource(authorization_servers=[""])}, "is no web address"),
-        ({PRM: resource(resource="https://evil.example/mcp")}, "another resource"),
-        ({ASM: answer({}, 404)}, "publishes no metadata"),
-        ({ASM: server("https://evil.example")}, "another issuer"),
+        ({PRM: resource(authorization_servers=[])}, "authorization server"),
+        ({PRM: resource(authorization_servers=["javascript:alert(1)"])}, "javascript:alert(1)"),
+        ({PRM: resource(authorization_servers=["https://[::1"])}, "https://[::1"),
+        ({PRM: resource(authorization_servers=[""])}, "authorization server"),
+        ({PRM: resource(resource="https://evil.example/mcp")}, "https://evil.example/mcp"),
+        ({ASM: answer({}, 404)}, ISSUER),
+        ({ASM: server("https://evil.example")}, "https://evil.example"),
         ({ASM: server(code_challenge_methods_supported=None)}, "PKCE"),
         ({ASM: server(code_challenge_methods_supported=["plain"])}, "PKCE"),
         ({ASM: server(code_challenge_methods_supported=None, assumed=True)}, "PKCE"),
-        ({ASM: server(authorization_endpoint=None)}, "no authorization endpoint"),
-        ({ASM: server(authorization_endpoint="javascript:alert(1)")}, "no authorization endpoint"),
-        ({ASM: server(authorization_endpoint="file:///bin/sh")}, "no authorization endpoint"),
-        ({ASM: server(authorization_endpoint="http://login.example.com/authorize")}, "no authorization endpoint"),
-        ({ASM: server(token_endpoint=None)}, "no token endpoint"),
-        ({ASM: server(token_endpoint="http://login.example.com/token")}, "no token endpoint"),
+        ({ASM: server(authorization_endpoint=None)}, "authorization endpoint"),
+        ({ASM: server(authorization_endpoint="javascript:alert(1)")}, "authorization endpoint"),
+        ({ASM: server(authorization_endpoint="file:///bin/sh")}, "authorization endpoint"),
+        ({ASM: server(authorization_endpoint="http://login.example.com/authorize")}, "authorization endpoint"),
+        ({ASM: server(token_endpoint=None)}, "token endpoint"),
+        ({ASM: server(token_endpoint="http://login.example.com/token")}, "token endpoint"),
     ],
 )
 def test_what_cannot_be_trusted_ends_it(changes: dict[str, Any], why: str) -> None:
     world = guarded(**changes)
-    with pytest.raises(LoginFailed, match=why):
+    with pytest.raises(LoginFailed, match=re.escape(why)):
         attempt(world)
     assert not world.sent_to(TOKEN)
     assert "token" in why or not world.visited
@@ -202,27 +202,27 @@ def test_an_issuer_that_is_said_must_be_the_one_asked(advertised: bool, iss: str
     if good:
         assert read_redirect(redirect, "s", found) == "c"
     else:
-        with pytest.raises(LoginFailed, match="another authorization server"):
+        with pytest.raises(LoginFailed):
             read_redirect(redirect, "s", found)
 
 
 def test_an_issuer_that_should_be_said_must_be() -> None:
     assert read_redirect({"code": "c", "state": "s"}, "s", described()) == "c"
-    with pytest.raises(LoginFailed, match="does not say which"):
+    with pytest.raises(LoginFailed):
         read_redirect({"code": "c", "state": "s"}, "s", described(authorization_response_iss_parameter_supported=True))
 
 
 @given(st.text())
 def test_only_the_state_that_was_sent_is_taken(state: str) -> None:
     for redirect in ({"code": "c", "state": state}, {"code": "c"}, {"error": "e", "state": state}):
-        with pytest.raises(LoginFailed, match="does not belong to this login") as refused:
+        with pytest.raises(LoginFailed) as refused:
             read_redirect(redirect, state + "x", described())
         assert refused.value.reason is None
 
 
 def test_a_refusal_is_told_in_its_own_words() -> None:
     redirect = {"error": "access_denied", "error_description": "Not \x1b[31mtoday", "state": "s"}
-    with pytest.raises(LoginFailed, match="the login was refused: access_denied: Not") as refused:
+    with pytest.raises(LoginFailed, match="access_denied.*Not") as refused:
         read_redirect(redirect, "s", described())
     assert refused.value.reason == "access_denied"
     assert str(refused.value).isprintable()
@@ -238,7 +238,7 @@ def test_the_words_of_another_issuer_are_not_shown() -> None:
 
 @pytest.mark.parametrize("redirect", [{"state": "s"}, {"state": "s", "code": ""}])
 def test_a_redirect_without_a_code_is_none(redirect: dict[str, str]) -> None:
-    with pytest.raises(LoginFailed, match="no code"):
+    with pytest.raises(LoginFailed, match="code"):
         read_redirect(redirect, "s", described())
 
 
@@ -389,7 +389,7 @@ def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
             f"{other}/token": {"access_token": "x", "token_type": "Bearer"},
         }
     )
-    with pytest.raises(LoginFailed, match=r"given for https://login\.example\.com, but .* by https://other\.example"):
+    with pytest.raises(LoginFailed, match=r"https://login\.example\.com.*https://other\.example"):
         world.run(log_in(SERVER, Challenge(), settings, known))
     assert not world.visited
     assert not world.sent_to(f"{other}/token")
@@ -400,7 +400,7 @@ def test_what_was_given_without_an_issuer_stays_with_the_first() -> None:
 def test_what_cannot_be_fetched_is_not_taken_for_what_is_not_there(where: str, nothing: HttpAnswer) -> None:
     """Without a document weaker rules would hold, which a failing network must not choose."""
     world = guarded(**{where: nothing})
-    with pytest.raises(LoginFailed, match=f"{re.escape(where)} cannot be fetched: (no answer|status 503)"):
+    with pytest.raises(LoginFailed, match=f"{re.escape(where)}.*(no answer came in time|503)"):
         attempt(world)
     assert not world.visited
     assert not world.sent_to(f"{ISSUER}/register")
@@ -414,7 +414,7 @@ def test_another_place_may_have_the_document_that_cannot_be_fetched_at_one() -> 
 
 def test_the_rule_of_old_needs_a_server_that_answers() -> None:
     old = "https://mcp.example.com/.well-known/oauth-authorization-server"
-    with pytest.raises(LoginFailed, match="cannot be fetched"):
+    with pytest.raises(LoginFailed, match=re.escape(old)):
         attempt(World({old: HttpAnswer(0)}))
 
 

@@ -1,6 +1,7 @@
 """Metadata documents: where they are looked for, in which order, and when they are not believed."""
 
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -72,12 +73,10 @@ def test_what_is_no_document_is_passed_over(bad: HttpAnswer) -> None:
 )  # fmt: skip
 def test_what_may_be_a_document_is_not_taken_for_none(bad: HttpAnswer) -> None:
     """Else whoever gets a server to answer so once would have logins go by the rules of 2025-03."""
-    with pytest.raises(
-        LoginFailed, match=r"oauth-protected-resource/mcp cannot be (read: it is no JSON|fetched: stat)"
-    ):
+    with pytest.raises(LoginFailed, match=re.escape(PRM)):
         World({PRM: bad}).run(resource_document(SERVER, None))
     old = "https://mcp.example.com/.well-known/oauth-authorization-server"
-    with pytest.raises(LoginFailed, match=r"oauth-authorization-server cannot be (read|fetched)"):
+    with pytest.raises(LoginFailed, match=re.escape(old)):
         World({old: bad}).run(assumed_server(SERVER))
 
 
@@ -120,8 +119,10 @@ def test_a_resource_that_is_the_server_or_holds_it(said: str) -> None:
     ],
 )
 def test_a_resource_that_is_another(said: str) -> None:
-    with pytest.raises(LoginFailed, match=r"another resource[\s\S]*connect to "):
+    with pytest.raises(LoginFailed) as refused:
         check_resource(ProtectedResource(said), SERVER)
+    assert said in str(refused.value)
+    assert said in str(refused.value.hint)
 
 
 # The authorization server
@@ -162,7 +163,7 @@ def test_the_well_known_places_of_an_authorization_server(issuer: str, places: l
 
 @pytest.mark.parametrize("said", [ISSUER + "/", ISSUER.upper(), ISSUER + ":443", "https://evil.example", ""])
 def test_an_issuer_is_compared_to_the_letter(said: str) -> None:
-    with pytest.raises(LoginFailed, match="another issuer"):
+    with pytest.raises(LoginFailed, match=f"{re.escape(ISSUER)}.*{re.escape(said)}"):
         World({ASM: server() | {"issuer": said}}).run(server_document(ISSUER))
 
 
@@ -197,7 +198,7 @@ def test_a_server_may_be_its_own_authorization_server(issuer: str) -> None:
 def test_a_server_cannot_speak_for_another_issuer(issuer: str) -> None:
     """Credentials are kept by issuer: whoever could claim one would be shown them."""
     place = "https://mcp.example.com/.well-known/oauth-authorization-server"
-    with pytest.raises(LoginFailed, match="another issuer"):
+    with pytest.raises(LoginFailed, match=rf"https://mcp\.example\.com.*{re.escape(issuer)}"):
         World({place: server(issuer)}).run(assumed_server(SERVER))
 
 

@@ -1,6 +1,7 @@
 """What a flow asks of whoever drives it, and what refusals say."""
 
 import json
+import re
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_refusal_says_its_code_and_words_and_no_more() -> None:
     error = failure("token", answer({"error": "bad", "error_description": "x" * 999, "secret": "s3cret"}, 400))
     assert error.reason == "bad"
     assert error.status == 400
-    assert "status 400, bad: xxx" in str(error)
+    assert re.search("400.*bad.*xxx", str(error))
     assert "s3cret" not in str(error)
     assert len(str(error)) < 400
 
@@ -58,4 +59,6 @@ def test_other_bodies_are_not_repeated(body: bytes) -> None:
 
 
 def test_silence_is_told_as_such() -> None:
-    assert "cannot be reached" in str(failure("token", HttpAnswer(0)))
+    error = failure("token", HttpAnswer(0))
+    assert "token" in str(error)
+    assert (error.reason, error.status) == (None, None)

@@ -146,12 +146,12 @@ def test_what_auth_may_be() -> None:
     guard = Guard(one)
     assert guard_for(guard) is guard
     for wrong in ("oauth", 3, [one, "x"], object()):
-        with pytest.raises(TypeError, match="auth must be"):
+        with pytest.raises(TypeError, match=r"Guard\(\.\.\.\), JwtVerifier"):
             guard_for(wrong)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="JwtVerifier"):
         Guard()
     for scope in ("two words", 'quo"te', "", "back\\slash", "caf\u00e9"):
-        with pytest.raises(ValueError, match="not a scope"):
+        with pytest.raises(ValueError, match="scope"):
             Guard(one, scopes=[scope])
 
 
@@ -215,7 +215,6 @@ def test_a_bound_token_with_its_proof(issuer: Issuer, key: dict[str, Any]) -> No
     assert drive(guard.admit(head(f"DPoP {token}", proof))).subject == "ada"
     again = denied(guard, f"DPoP {token}", proof)
     assert (again.status, parse(again.challenge).scheme) == (401, "dpop")
-    assert "used before" in str(again)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +271,7 @@ def test_processes_with_one_secret_take_one_anothers_nonces(issuer: Issuer, key:
     proof = proofs.dpop(key, "POST", RESOURCE, NOW, token=token, nonce=nonce)
     assert drive(guard(shared).admit(head(f"DPoP {token}", proof))).subject == "ada"
     assert denied(guard(None), f"DPoP {token}", proof).nonce != nonce
-    with pytest.raises(ValueError, match="16 bytes"):
+    with pytest.raises(ValueError, match="16"):
         guard("short")
 
 
@@ -290,7 +289,7 @@ def test_a_proof_made_with_a_private_key_in_it_or_without_any(key: dict[str, Any
     ]  # fmt: skip
     for header, with_key in bad:
         proof = jwt.encode(header, facts, with_key, algorithms=["ES256", "HS256"])
-        with pytest.raises(Exception, match="DPoP proof"):
+        with pytest.raises(Exception, match="DPoP"):
             Possession().check(proof, method="POST", url=RESOURCE, token=None, now=NOW)
 
 
@@ -388,14 +387,14 @@ def test_without_an_issuer_nobody_is_led_to_a_login() -> None:
 
 @pytest.mark.parametrize("wrong", [5, [5], [None]])
 def test_texts_are_texts(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="text or a list of texts"):
+    with pytest.raises(TypeError, match=r"\b(5|None)\b"):
         JwtVerifier(issuer="https://login.example", audience=wrong)
-    with pytest.raises(TypeError, match="text or a list of texts"):
+    with pytest.raises(TypeError, match=r"\b(5|None)\b"):
         Guard(StaticTokens({}), scopes=wrong)
 
 
 def test_a_scope_is_one_word() -> None:
-    with pytest.raises(ValueError, match="'read write' is not a scope"):
+    with pytest.raises(ValueError, match="'read write'"):
         Principal("ada", scopes=["read write"])
     assert Principal("ada", scopes="read write").scopes == {"read", "write"}
     assert scopes_of({"scp": ["a", "b c", ""]}, ("scp",)) == {"a"}

@@ -147,8 +147,7 @@ def test_an_assertion_is_good_once(way: Callable[[], tuple[Desk, str]]) -> None:
     proof = assertion(desk, client)
     assert ask(desk, client, proof).status == 200
     answer = ask(desk, client, proof)
-    assert answer.status == 401
-    assert "used before" in said(answer)["error_description"]
+    assert (answer.status, said(answer)["error"]) == (401, "invalid_client")
 
 
 @EVERY_WAY
@@ -215,7 +214,7 @@ def test_private_parts_are_not_kept() -> None:
 
 
 def test_a_known_client_has_one_proof() -> None:
-    with pytest.raises(ValueError, match="not by both"):
+    with pytest.raises(ValueError, match="client_secret=.*keys="):
         known_client("x", redirect_uris=[HOME], client_secret="s", keys=jwks(KEY))
-    with pytest.raises(ValueError, match="keys must be"):
+    with pytest.raises(ValueError, match="keys.*JWK"):
         known_client("x", redirect_uris=[HOME], keys="nonsense")

@@ -29,29 +29,29 @@ ENTERPRISE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Bearer(""), "the token alone"),
-        (lambda: Bearer("Bearer abc"), "without 'Bearer'"),
-        (lambda: Bearer("a\r\nX-Admin: 1"), "the token alone"),
-        (lambda: Bearer(7), "the token alone"),  # pyright: ignore[reportArgumentType]
-        (lambda: OAuth(client_secret="s"), "give its client_id="),
-        (lambda: OAuth(private_key="k"), "give its client_id= or client_metadata_url="),
-        (lambda: OAuth(client_id="c", client_secret="s", private_key="k"), "not by both"),
-        (lambda: OAuth(client_metadata_url="http://my.app/client.json"), "must be an https URL with a path"),
-        (lambda: OAuth(client_metadata_url="https://my.app/"), "must be an https URL with a path"),
-        (lambda: OAuth(redirect_uri="https://my.app/back"), "nothing here would hear of another"),
-        (lambda: OAuth(redirect_uri="http://192.168.0.1/back"), "nothing here would hear of another"),
-        (lambda: OAuth(client_id="c", token_auth_method="basic"), "must be one of none, client_secret_basic"),
-        (lambda: DeviceLogin(client_secret="s"), "give its client_id="),
-        (lambda: ClientCredentials(client_id="c"), "one proof: client_secret= or private_key="),
-        (lambda: ClientCredentials(client_id="c", client_secret="s", private_key="k"), "one proof"),
+        (lambda: Bearer(""), "token"),
+        (lambda: Bearer("Bearer abc"), "'Bearer'"),
+        (lambda: Bearer("a\r\nX-Admin: 1"), "token"),
+        (lambda: Bearer(7), "token"),  # pyright: ignore[reportArgumentType]
+        (lambda: OAuth(client_secret="s"), "client_secret=.*client_id="),
+        (lambda: OAuth(private_key="k"), "private_key=.*client_id=.*client_metadata_url="),
+        (lambda: OAuth(client_id="c", client_secret="s", private_key="k"), "client_secret=.*private_key="),
+        (lambda: OAuth(client_metadata_url="http://my.app/client.json"), "client_metadata_url.*https"),
+        (lambda: OAuth(client_metadata_url="https://my.app/"), "client_metadata_url.*https"),
+        (lambda: OAuth(redirect_uri="https://my.app/back"), "redirect_uri.*https://my.app/back.*paste="),
+        (lambda: OAuth(redirect_uri="http://192.168.0.1/back"), "redirect_uri.*http://192.168.0.1/back.*paste="),
+        (lambda: OAuth(client_id="c", token_auth_method="basic"), "token_auth_method.*none, client_secret_basic.*'basic'"),
+        (lambda: DeviceLogin(client_secret="s"), "client_secret=.*client_id="),
+        (lambda: ClientCredentials(client_id="c"), "client_secret=.*private_key="),
+        (lambda: ClientCredentials(client_id="c", client_secret="s", private_key="k"), "client_secret=.*private_key="),
         (lambda: OAuth(client_id="c", private_key="garbage"), "in PEM"),
-        (lambda: ClientCredentials(client_id="c", private_key="/etc/key.pem"), "not its path"),
-        (lambda: OAuth(issuer="login.example.com"), "must be an https URL"),
-        (lambda: DeviceLogin(issuer="http://login.example.com"), "must be an https URL"),
-        (lambda: ClientCredentials(client_id="c", client_secret="s", issuer="x"), "must be an https URL"),
-        (lambda: WorkloadIdentity(assertion="t", issuer="x"), "must be an https URL"),
-        (lambda: EnterpriseLogin(**ENTERPRISE | {"issuer": "x"}), "must be an https URL"),
-        (lambda: EnterpriseLogin(**ENTERPRISE | {"idp_token_endpoint": "http://idp.example/"}), "must be https"),
+        (lambda: ClientCredentials(client_id="c", private_key="/etc/key.pem"), "private_key.*PEM"),
+        (lambda: OAuth(issuer="login.example.com"), "issuer.*https.*'login.example.com'"),
+        (lambda: DeviceLogin(issuer="http://login.example.com"), "issuer.*https"),
+        (lambda: ClientCredentials(client_id="c", client_secret="s", issuer="x"), "issuer.*https"),
+        (lambda: WorkloadIdentity(assertion="t", issuer="x"), "issuer.*https"),
+        (lambda: EnterpriseLogin(**ENTERPRISE | {"issuer": "x"}), "issuer.*https"),
+        (lambda: EnterpriseLogin(**ENTERPRISE | {"idp_token_endpoint": "http://idp.example/"}), "idp_token_endpoint.*https"),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], Any], why: str) -> None:
@@ -62,12 +62,12 @@ def test_what_cannot_work_is_refused(make: Callable[[], Any], why: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        (OAuth, {"paste": True}, "paste must be a function"),
-        (OAuth, {"open_browser": "firefox"}, "open_browser must be a function"),
-        (DeviceLogin, {"show": True}, "show must be a function"),
-        (OAuth, {"scopes": 5}, "scopes must be a text or a list"),
-        (OAuth, {"scopes": [5]}, "scopes must be a text or a list"),
-        (ClientCredentials, {"client_id": "c", "client_secret": "s", "scopes": 5}, "scopes must be a text or a list"),
+        (OAuth, {"paste": True}, "paste.*True"),
+        (OAuth, {"open_browser": "firefox"}, "open_browser.*'firefox'"),
+        (DeviceLogin, {"show": True}, "show.*True"),
+        (OAuth, {"scopes": 5}, "scopes.*5"),
+        (OAuth, {"scopes": [5]}, "scopes.*5"),
+        (ClientCredentials, {"client_id": "c", "client_secret": "s", "scopes": 5}, "scopes.*5"),
     ],
 )
 def test_what_is_of_another_kind_is_refused(kind: Any, options: dict[str, Any], why: str) -> None:
@@ -77,9 +77,9 @@ def test_what_is_of_another_kind_is_refused(kind: Any, options: dict[str, Any], 
 
 @pytest.mark.parametrize("token", [None, "", 7])
 def test_a_token_is_a_text_or_a_function(token: Any) -> None:
-    with pytest.raises(TypeError, match="assertion must be a token, or a function"):
+    with pytest.raises(TypeError, match="assertion"):
         WorkloadIdentity(assertion=token)
-    with pytest.raises(TypeError, match="id_token must be a token, or a function"):
+    with pytest.raises(TypeError, match="id_token"):
         EnterpriseLogin(**ENTERPRISE | {"id_token": token})
 
 

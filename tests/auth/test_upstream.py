@@ -131,10 +131,11 @@ def test_what_the_provider_says_of_this_server_is_told_to_its_operator() -> None
         {"error": "incorrect_credentials"},
     ):
         one.answers[TOKEN] = answer
-        assert place(arrive(browser, leave(browser)["state"]))[1]["error_description"] == "the provider gave no token"
+        assert place(arrive(browser, leave(browser)["state"]))[1]["error"] == "access_denied"
     refused, unreachable, odd = told
-    assert "https://up.example/token: the authorization server answered with status 401, invalid_client" in refused
-    assert "cannot be reached" in unreachable
+    assert re.search(r"https://up\.example/token.*401.*invalid_client", refused)
+    assert "https://up.example/token" in unreachable
+    assert "401" not in unreachable
     assert "incorrect_credentials" in odd
     arrive(browser, leave(browser)["state"], error="invalid_request", error_description="no such redirect_uri")
     assert "no such redirect_uri" in told[3]
@@ -290,7 +291,7 @@ def test_a_vault() -> None:
     assert Vault("another secret of letters").open(sealed, "x") is None
     assert Vault(None).open(sealed, "x") is None
     assert vault.open("nonsense", "x") is None
-    with pytest.raises(ValueError, match="16 bytes"):
+    with pytest.raises(ValueError, match="16"):
         Vault("short")
 
 
@@ -392,24 +393,24 @@ def test_a_provider_that_cannot_be_found() -> None:
 
 def test_mistakes() -> None:
     both: dict[str, Any] = {"client_id": "a", "client_secret": "b"}
-    with pytest.raises(ValueError, match="needs tenant="):
+    with pytest.raises(ValueError, match="entra.*tenant="):
         Upstream("entra", **both)
-    with pytest.raises(ValueError, match="github takes no tenant="):
+    with pytest.raises(ValueError, match="github.*tenant="):
         Upstream("github", **both, tenant="x")
     for domain in ("https://x.okta.com", "x.okta.com/", "x.okta.com/oauth2@evil.example", "a b"):
-        with pytest.raises(ValueError, match="domain= is a plain name"):
+        with pytest.raises(ValueError, match="domain="):
             Upstream("okta", **both, domain=domain)
-    with pytest.raises(ValueError, match="provider must be one of"):
+    with pytest.raises(ValueError, match="github, google, .*'myspace'"):
         Upstream("myspace", **both)
-    with pytest.raises(ValueError, match="by its issuer"):
+    with pytest.raises(ValueError, match="Upstream.*issuer"):
         Upstream(**both)
-    with pytest.raises(ValueError, match="by its issuer"):
+    with pytest.raises(ValueError, match="Upstream.*issuer"):
         Upstream("github", issuer="https://x", **both)
 
 
 def test_what_an_upstream_cannot_be_made_of() -> None:
-    with pytest.raises(TypeError, match="allow must be a function"):
+    with pytest.raises(TypeError, match="allow"):
         Upstream(UP, client_id="c", client_secret="s", allow=["ada"])  # pyright: ignore[reportArgumentType]
     for issuer in ("up.example", "http://up.example"):
-        with pytest.raises(ValueError, match="https URL"):
+        with pytest.raises(ValueError, match=f"issuer.*https.*{issuer}"):
             Upstream(issuer=issuer, client_id="c", client_secret="s")

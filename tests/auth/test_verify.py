@@ -118,14 +118,14 @@ def test_a_known_token_is_not_checked_twice(issuer: Issuer) -> None:
         ({"iss": None}, "issuer"),
         ({"iss": ["https://login.example"]}, "issuer"),
         ({"exp": int(NOW) - 3600}, "expired"),
-        ({"exp": None}, "when it ends"),
-        ({"exp": "4000000000"}, "no time"),
-        ({"exp": True}, "no time"),
-        ({"nbf": int(NOW) + 3600}, "not valid yet"),
-        ({"nbf": "soon"}, "no time"),
-        ({"iat": int(NOW) + 3600}, "not valid yet"),
-        ({"sub": None, "client_id": None}, "nobody"),
-        ({"sub": 7}, "no text"),
+        ({"exp": None}, "token"),
+        ({"exp": "4000000000"}, "exp"),
+        ({"exp": True}, "exp"),
+        ({"nbf": int(NOW) + 3600}, "valid"),
+        ({"nbf": "soon"}, "nbf"),
+        ({"iat": int(NOW) + 3600}, "valid"),
+        ({"sub": None, "client_id": None}, "token"),
+        ({"sub": 7}, "sub"),
     ],
 )
 def test_claims_that_are_refused(issuer: Issuer, changes: dict[str, Any], why: str) -> None:
@@ -156,7 +156,7 @@ def test_only_right_claims_pass(changes: dict[str, Any]) -> None:
 def test_other_kinds_of_tokens(issuer: Issuer, typ: str) -> None:
     token = issuer.token(typ=typ)
     if typ:
-        with pytest.raises(Rejected, match="not an access token"):
+        with pytest.raises(Rejected, match="access token"):
             principal(issuer, token)
     else:
         assert principal(issuer, token)
@@ -211,13 +211,13 @@ def test_a_secret_among_the_keys_is_not_used(issuer: Issuer) -> None:
 
 def test_shared_secrets_cannot_be_allowed() -> None:
     for wrong in (["HS256"], ["none"], ["ES256", "HS512"], []):
-        with pytest.raises(ValueError, match="algorithms must be"):
+        with pytest.raises(ValueError, match="algorithms.*ES256"):
             JwtVerifier(issuer=ISSUER, keys={"keys": []}, algorithms=wrong)
     assert not [one for one in ASYMMETRIC if one.startswith("HS")]
 
 
 def test_an_algorithm_outside_the_list(issuer: Issuer) -> None:
-    with pytest.raises(Rejected, match="not accepted"):
+    with pytest.raises(Rejected):
         principal(issuer, issuer.token("rsa", alg="RS256"), algorithms=["ES256"])
 
 
@@ -231,7 +231,7 @@ def test_a_key_of_another_kind_or_purpose(issuer: Issuer) -> None:
 
 def test_weak_keys_are_not_used(issuer: Issuer) -> None:
     weak = {"kty": "RSA", "n": "A" * 171, "e": "AQAB", "kid": "rsa"}
-    with pytest.raises(Rejected, match="does not have"):
+    with pytest.raises(Rejected, match="key"):
         drive(JwtVerifier(issuer=ISSUER, keys={"keys": [weak]}).verify(issuer.token("rsa", alg="RS256"), (RESOURCE,)))
 
 
@@ -278,7 +278,7 @@ def test_a_new_key_is_looked_for_once_in_a_while() -> None:
     issuer.add("two")
     token = issuer.token("two")
     for _ in range(5):  # too soon to look again
-        with pytest.raises(Rejected, match="does not have"):
+        with pytest.raises(Rejected, match="key"):
             drive(one.verify(token, (RESOURCE,)), issuer, now=NOW + 29)
     assert len(issuer.calls) == 1
     assert drive(one.verify(token, (RESOURCE,)), issuer, now=NOW + 31).subject == "ada"
@@ -345,7 +345,7 @@ def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
 
         with pytest.raises(Unavailable):
             drive(JwtVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
-    with pytest.raises(ValueError, match="https"):
+    with pytest.raises(ValueError, match="jwks_url.*https"):
         JwtVerifier(issuer=ISSUER, jwks_url="http://login.example/jwks")
 
 
@@ -416,17 +416,17 @@ def test_no_answer_is_no_permission(said: HttpAnswer) -> None:
 def test_revoked_tokens_end_at_once_unless_answers_are_remembered() -> None:
     web, asking = saying(ACTIVE, {"active": False}), introspection()
     assert drive(asking.verify("opaque", (RESOURCE,)), web)
-    with pytest.raises(Rejected, match="not active"):
+    with pytest.raises(Rejected, match="active"):
         drive(asking.verify("opaque", (RESOURCE,)), web)
     web, asking = saying(ACTIVE, {"active": False}), introspection(remember=20)
     assert drive(asking.verify("opaque", (RESOURCE,)), web)
     assert drive(asking.verify("opaque", (RESOURCE,)), web, now=NOW + 19)
-    with pytest.raises(Rejected, match="not active"):
+    with pytest.raises(Rejected, match="active"):
         drive(asking.verify("opaque", (RESOURCE,)), web, now=NOW + 21)
 
 
 def test_tokens_do_not_travel_in_the_open() -> None:
-    with pytest.raises(ValueError, match="https"):
+    with pytest.raises(ValueError, match="endpoint.*https"):
         IntrospectionVerifier(endpoint="http://login.example/i", client_id="rs", client_secret="s")
 
 
@@ -443,11 +443,11 @@ def test_static_tokens() -> None:
 @pytest.mark.parametrize(
     ("tokens", "kind", "why"),
     [
-        (["s3cret"], TypeError, "takes a table"),
-        ({"two words": "ada"}, ValueError, "can be shown"),
-        ({"": "ada"}, ValueError, "can be shown"),
-        ({7: "ada"}, ValueError, "can be shown"),
-        ({"s3cret": 7}, TypeError, "a name or a Principal"),
+        (["s3cret"], TypeError, "StaticTokens"),
+        ({"two words": "ada"}, ValueError, "token"),
+        ({"": "ada"}, ValueError, "token"),
+        ({7: "ada"}, ValueError, "token"),
+        ({"s3cret": 7}, TypeError, "Principal.*int"),
     ],
 )
 def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why: str) -> None:
@@ -458,7 +458,7 @@ def test_static_tokens_nobody_could_show(tokens: Any, kind: type[Exception], why
 
 @pytest.mark.parametrize("issuer", ["login.example", "http://login.example", "", None])
 def test_an_issuer_whose_keys_cannot_be_found(issuer: Any) -> None:
-    with pytest.raises(ValueError, match=r"issuer must be an https URL|needs the issuer"):
+    with pytest.raises(ValueError, match="issuer"):
         JwtVerifier(issuer=issuer)
 
 
@@ -468,7 +468,7 @@ def test_an_issuer_is_any_text_where_the_keys_are_given() -> None:
 
 @pytest.mark.parametrize("keys", [7, b"-----BEGIN", "nonsense", [7], {"keys": 7}])
 def test_what_is_no_key(keys: Any) -> None:
-    with pytest.raises(ValueError, match=r"keys must be|no JWK set"):
+    with pytest.raises(ValueError, match="JWK"):
         JwtVerifier(issuer="https://login.example", keys=keys)
 
 
