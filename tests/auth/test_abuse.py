@@ -30,7 +30,7 @@ def refresh(desk: Desk, token: str, **fields: str) -> Any:
 
 
 def test_refreshing_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_MOST", 5)
+    monkeypatch.setattr(stores, "MAX_ENTRIES", 5)
     desk = Desk()
     busy, other = Browser(desk).tokens(), Browser(desk).tokens()
     first = busy["refresh_token"]
@@ -45,9 +45,9 @@ def test_refreshing_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_store_costs_nobody_their_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stores, "_MOST", 1)
-    monkeypatch.setattr(sqlite, "_MOST", 1)
-    monkeypatch.setattr(sqlite, "_PURGE", 2)
+    monkeypatch.setattr(stores, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(sqlite, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(sqlite, "PURGE_EVERY_WRITES", 2)
     file = SqliteStore(tmp_path / "kept.db")
     for store in (Shelf(), file):
         desk = Desk(store=store)
@@ -109,7 +109,7 @@ def test_a_client_gets_so_many_tokens_a_minute() -> None:
 
 
 def test_whoever_only_asks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_MOST", 3)
+    monkeypatch.setattr(stores, "MAX_ENTRIES", 3)
     desk = Desk()
     assert {Browser(desk).open().status for _ in range(10)} == {200}
     assert Browser(desk).tokens()["access_token"]
@@ -118,9 +118,9 @@ def test_whoever_only_asks_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_documents_of_strangers_keep_nobody_out(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They can be fetched again, so the oldest make room; those who register have room of their own."""
-    monkeypatch.setattr(stores, "_MOST", 3)
-    monkeypatch.setattr(sqlite, "_MOST", 3)
-    monkeypatch.setattr(sqlite, "_PURGE", 2)
+    monkeypatch.setattr(stores, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(sqlite, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(sqlite, "PURGE_EVERY_WRITES", 2)
     store: Any = Shelf() if kind == "memory" else SqliteStore(tmp_path / "kept.db")
     desk = Desk(store=store)
     for number in range(12):

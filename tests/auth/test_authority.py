@@ -837,7 +837,7 @@ def test_a_file_survives_and_holds_no_secret(tmp_path: Path) -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.auth.server import store as module
 
-    monkeypatch.setattr(module, "_MOST", 3)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     shelf = Shelf()
     for number in range(3):
         shelf.put("a", str(number), b"", NOW + 10, NOW)
@@ -903,5 +903,5 @@ def test_who_does_not_act_for_itself() -> None:
 def test_known_clients_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="client_secret="):
         known_client("x")
-    with pytest.raises(ValueError, match="scopes=.*redirect_uris="):
+    with pytest.raises(ValueError, match=r"scopes=.*redirect_uris="):
         known_client("x", redirect_uris=[HOME], scopes=["a"])

@@ -222,7 +222,7 @@ def test_only_the_state_that_was_sent_is_taken(state: str) -> None:
 
 def test_a_refusal_is_told_in_its_own_words() -> None:
     redirect = {"error": "access_denied", "error_description": "Not \x1b[31mtoday", "state": "s"}
-    with pytest.raises(LoginFailed, match="access_denied.*Not") as refused:
+    with pytest.raises(LoginFailed, match=r"access_denied.*Not") as refused:
         read_redirect(redirect, "s", described())
     assert refused.value.reason == "access_denied"
     assert str(refused.value).isprintable()

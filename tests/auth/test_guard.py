@@ -321,7 +321,7 @@ def test_the_memory_of_proofs_is_bounded(key: dict[str, Any], monkeypatch: pytes
     from dovetail.auth import possession
     from dovetail.auth.claims import Unavailable
 
-    monkeypatch.setattr(possession, "_REMEMBERED", 3)
+    monkeypatch.setattr(possession, "MAX_REMEMBERED_PROOFS", 3)
     one = Possession()
 
     def show(now: float) -> None:

@@ -316,7 +316,7 @@ def test_a_device_login_that_is_refused_says_so() -> None:
     world = guarded(**{
         ASM: server(device_authorization_endpoint=DEVICE), DEVICE: answer({"error": "invalid_client"}, 401),
     })  # fmt: skip
-    with pytest.raises(LoginFailed, match="401.*invalid_client"):
+    with pytest.raises(LoginFailed, match=r"401.*invalid_client"):
         on_device(world, client_id="me")
 
 

@@ -214,7 +214,7 @@ def test_private_parts_are_not_kept() -> None:
 
 
 def test_a_known_client_has_one_proof() -> None:
-    with pytest.raises(ValueError, match="client_secret=.*keys="):
+    with pytest.raises(ValueError, match=r"client_secret=.*keys="):
         known_client("x", redirect_uris=[HOME], client_secret="s", keys=jwks(KEY))
-    with pytest.raises(ValueError, match="keys.*JWK"):
+    with pytest.raises(ValueError, match=r"keys.*JWK"):
         known_client("x", redirect_uris=[HOME], keys="nonsense")

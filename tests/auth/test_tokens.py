@@ -129,7 +129,7 @@ def asked(world: World, **options: Any) -> Token:
 
 
 def test_a_refusal_is_told_with_its_code() -> None:
-    with pytest.raises(LoginFailed, match="invalid_grant.*too late") as refused:
+    with pytest.raises(LoginFailed, match=r"invalid_grant.*too late") as refused:
         asked(World({TOKEN: answer({"error": "invalid_grant", "error_description": "too late"}, 400)}))
     assert refused.value.reason == "invalid_grant"
 

@@ -393,18 +393,18 @@ def test_a_provider_that_cannot_be_found() -> None:
 
 def test_mistakes() -> None:
     both: dict[str, Any] = {"client_id": "a", "client_secret": "b"}
-    with pytest.raises(ValueError, match="entra.*tenant="):
+    with pytest.raises(ValueError, match=r"entra.*tenant="):
         Upstream("entra", **both)
-    with pytest.raises(ValueError, match="github.*tenant="):
+    with pytest.raises(ValueError, match=r"github.*tenant="):
         Upstream("github", **both, tenant="x")
     for domain in ("https://x.okta.com", "x.okta.com/", "x.okta.com/oauth2@evil.example", "a b"):
         with pytest.raises(ValueError, match="domain="):
             Upstream("okta", **both, domain=domain)
-    with pytest.raises(ValueError, match="github, google, .*'myspace'"):
+    with pytest.raises(ValueError, match=r"github, google, .*'myspace'"):
         Upstream("myspace", **both)
-    with pytest.raises(ValueError, match="Upstream.*issuer"):
+    with pytest.raises(ValueError, match=r"Upstream.*issuer"):
         Upstream(**both)
-    with pytest.raises(ValueError, match="Upstream.*issuer"):
+    with pytest.raises(ValueError, match=r"Upstream.*issuer"):
         Upstream("github", issuer="https://x", **both)
 
 

@@ -211,7 +211,7 @@ def test_a_secret_among_the_keys_is_not_used(issuer: Issuer) -> None:
 
 def test_shared_secrets_cannot_be_allowed() -> None:
     for wrong in (["HS256"], ["none"], ["ES256", "HS512"], []):
-        with pytest.raises(ValueError, match="algorithms.*ES256"):
+        with pytest.raises(ValueError, match=r"algorithms.*ES256"):
             JwtVerifier(issuer=ISSUER, keys={"keys": []}, algorithms=wrong)
     assert not [one for one in ASYMMETRIC if one.startswith("HS")]
 
@@ -345,7 +345,7 @@ def test_metadata_that_names_another_issuer_or_an_unsafe_place() -> None:
 
         with pytest.raises(Unavailable):
             drive(JwtVerifier(issuer=ISSUER).verify(issuer.token(), (RESOURCE,)), web)
-    with pytest.raises(ValueError, match="jwks_url.*https"):
+    with pytest.raises(ValueError, match=r"jwks_url.*https"):
         JwtVerifier(issuer=ISSUER, jwks_url="http://login.example/jwks")
 
 
@@ -426,7 +426,7 @@ def test_revoked_tokens_end_at_once_unless_answers_are_remembered() -> None:
 
 
 def test_tokens_do_not_travel_in_the_open() -> None:
-    with pytest.raises(ValueError, match="endpoint.*https"):
+    with pytest.raises(ValueError, match=r"endpoint.*https"):
         IntrospectionVerifier(endpoint="http://login.example/i", client_id="rs", client_secret="s")
 
 

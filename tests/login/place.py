@@ -97,16 +97,16 @@ class Place:
             if said is not None:
                 return said
         known = {
-            "/mcp": self._mcp,
+            "/mcp": self.mcp,
             "/.well-known/oauth-protected-resource/mcp": self._resource,
             "/.well-known/oauth-authorization-server": self._server,
             "/register": self._register,
-            "/authorize": self._authorize,
-            "/token": self._token,
+            "/authorize": self.authorize,
+            "/token": self.token,
         }
         return known[asked.path](asked) if asked.path in known else Said(404)
 
-    def _mcp(self, asked: Asked) -> Said:
+    def mcp(self, asked: Asked) -> Said:
         token = asked.headers.get("authorization", "").partition(" ")[2]
         if token not in self.valid or not self.accepts(token):
             return Said(401, None, {"www-authenticate": "Bearer"})
@@ -137,7 +137,7 @@ class Place:
         self.clients.add(client := self._new("client"))
         return Said(201, {"client_id": client})
 
-    def _authorize(self, asked: Asked) -> Said:
+    def authorize(self, asked: Asked) -> Said:
         query = asked.query
         if query["client_id"] not in self.clients:
             return Said(400, {"error": "nobody knows this client"})
@@ -145,7 +145,7 @@ class Place:
         back = urlencode({"code": code, "state": query["state"], "iss": self.origin})
         return Said(302, None, {"location": f"{query['redirect_uri']}?{back}"})
 
-    def _token(self, asked: Asked) -> Said:
+    def token(self, asked: Asked) -> Said:
         form = asked.form
         if form.get("client_id") not in self.clients:
             return Said(401, {"error": "invalid_client"})

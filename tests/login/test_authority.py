@@ -33,13 +33,17 @@ from dovetail import (
 )
 from dovetail.auth.flow import Stranger
 from dovetail.auth.login import Token
+from dovetail.auth.server.issuing import Issuing
 from dovetail.auth.server.store import Grant
+from dovetail.auth.server.upstream import Vault
+from dovetail.login.sqlite import SqliteStore
 from dovetail.login.unattended import Unattended
 from dovetail.transports.fetch import Fetcher
 from login.hosting import running
 from transports.scene import Visit
 
 HOME = "http://localhost:8000"
+SECRET = "a secret of many letters"
 
 FORM = [(b"content-type", b"application/x-www-form-urlencoded")]
 Browse = Callable[[str], Awaitable[None]]
@@ -151,8 +155,8 @@ async def test_development_mode_says_so(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING, "dovetail"):
         async with running(both()) as url, Client(url + "/mcp", auth=login(pages)) as client:
             assert await client.call("who") == "developer"
-    assert "development mode" in caplog.text
-    assert "Development mode" in pages[0]
+    assert "'developer'" in caplog.text
+    assert "developer" in pages[0]
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 100), ({"registrations": 3}, 3)])
@@ -259,12 +263,20 @@ async def test_what_is_not_below_the_issuer_is_the_applications() -> None:
     assert asked == ["/token", "/callback"]
 
 
-def _renewed(users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
+def _log_in(path: Path, subject: str, upstream: str | None = None) -> dict[str, Any]:
+    """Store a login in the file of an authorization server, as if the user had logged in; its tokens."""
+    store = SqliteStore(path)
+    issuing = Issuing(HOME, store, Vault(SECRET), access_time=60, refresh_time=60)
+    grant = Grant(family="f", client_id="nightly", subject=subject, resource=HOME + "/mcp", upstream=upstream)
+    tokens = issuing.tokens(grant, time.time(), refreshable=True)
+    store.close()
+    return tokens
+
+
+def _renewed(path: Path, users: dict[str, str] | None = None, **options: Any) -> Callable[[], Awaitable[int]]:
     """What a renewal by a user who is logged in is answered with, whenever it is asked for."""
-    authority = AuthorizationServer(issuer=HOME, users=users, **options)
-    issuing = authority._issuing  # pyright: ignore[reportPrivateUsage]
-    grant = Grant(family="f", client_id="nightly", subject="ada", resource=HOME + "/mcp")
-    said = issuing.tokens(grant, time.time(), refreshable=True)
+    authority = AuthorizationServer(issuer=HOME, users=users, store=path, secret=SECRET, **options)
+    said = _log_in(path, "ada")
 
     async def renew() -> int:
         form = {"grant_type": "refresh_token", "client_id": "nightly", "refresh_token": said["refresh_token"]}
@@ -277,7 +289,7 @@ def _renewed(users: dict[str, str] | None = None, **options: Any) -> Callable[[]
 
 
 @pytest.mark.parametrize("kind", ["table", "plain", "async"])
-async def test_who_is_no_user_any_more_renews_nothing(kind: str) -> None:
+async def test_who_is_no_user_any_more_renews_nothing(kind: str, tmp_path: Path) -> None:
     users = {"ada": "pw"}
     plain = None if kind == "table" else lambda subject: subject in users  # pyright: ignore[reportUnknownLambdaType]
 
@@ -285,18 +297,16 @@ async def test_who_is_no_user_any_more_renews_nothing(kind: str) -> None:
         return subject in users
 
     client = known_client("nightly", redirect_uris=["http://127.0.0.1/"])
-    renew = _renewed(users, clients=[client], active=later if kind == "async" else plain)
+    renew = _renewed(tmp_path / "kept.db", users, clients=[client], active=later if kind == "async" else plain)
     assert await renew() == 200
     del users["ada"]
     assert await renew() == 400
 
 
-async def test_revoking_a_user_and_whose_tokens_are_the_providers() -> None:
-    authority = AuthorizationServer(issuer=HOME, upstream=Upstream("github", client_id="a", client_secret="b"))
-    issuing, vault = authority._issuing, authority._authority._vault  # pyright: ignore[reportPrivateUsage]
-    sealed = vault.seal(Token(access_token="adas"), "f")
-    grant = Grant(family="f", client_id="c", subject="github:1", resource=HOME + "/mcp", upstream=sealed)
-    issuing.tokens(grant, time.time(), refreshable=True)
+async def test_revoking_a_user_and_whose_tokens_are_the_providers(tmp_path: Path) -> None:
+    path, up = tmp_path / "kept.db", Upstream("github", client_id="a", client_secret="b")
+    authority = AuthorizationServer(issuer=HOME, upstream=up, store=path, secret=SECRET)
+    _log_in(path, "github:1", Vault(SECRET).seal(Token(access_token="adas"), "f"))
     claims = {"sid": "f"}
     assert await authority.upstream_token(Principal("github:1", issuer=HOME, claims=claims)) == "adas"
     for other in (
@@ -338,9 +348,9 @@ def test_mistakes() -> None:
         {"issuer": "https://login.example", "users": {}, "scopes": ['a"b']},
     ]
     for options in wrong:
-        with pytest.raises(ValueError, match=r"issuer must|users|secret|resources must|not a scope"):
+        with pytest.raises(ValueError, match=r"issuer|users|secret|resources|scope"):
             AuthorizationServer(**options)
-    with pytest.raises(TypeError, match="users must be a table"):
+    with pytest.raises(TypeError, match="users"):
         AuthorizationServer(issuer="https://login.example", users=["ada"])  # pyright: ignore[reportArgumentType]
 
 
@@ -389,7 +399,7 @@ async def test_documents_of_strangers_need_a_rule() -> None:
     def flow() -> Any:
         return (yield Stranger("https://x.example"))
 
-    with pytest.raises(TypeError, match="nobody here can grant"):
+    with pytest.raises(TypeError, match="Stranger"):
         await Unattended().run(flow())
 
 
@@ -419,13 +429,13 @@ async def test_steps_in_threads_come_one_at_a_time(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_blank_secret_is_anyones(options: dict[str, Any]) -> None:
     """As comes of a variable of the environment that is not set."""
-    with pytest.raises(ValueError, match="blank"):
+    with pytest.raises(ValueError, match=r"users=|askers="):
         AuthorizationServer(issuer=HOME, **options)
 
 
 @pytest.mark.parametrize("secret", ["", "  "])
 def test_a_client_with_a_blank_secret_is_anyone(secret: str) -> None:
-    with pytest.raises(ValueError, match="blank"):
+    with pytest.raises(ValueError, match="client_secret="):
         known_client("nightly", client_secret=secret)
 
 
@@ -442,7 +452,7 @@ def test_several_workers_need_a_store_they_share(how: str, tmp_path: Path) -> No
     authority = AuthorizationServer(issuer=HOME)
     auth = {"auth": authority.verifier(), "guard": Guard(authority.verifier())}.get(how)
     more: dict[str, Any] = {"otherwise": authority} if how == "otherwise" else {}
-    with pytest.raises(ValueError, match=r"in memory[\s\S]*store="):
+    with pytest.raises(ValueError, match=r"workers[\s\S]*store="):
         Server("files", auth=auth).run("http", port=0, workers=2, sessions=False, **more)
     shared = AuthorizationServer(issuer=HOME, store=tmp_path / "kept.db", secret="a secret of many letters")
     assert not shared.alone
@@ -465,7 +475,7 @@ def test_workers_that_share_a_file_are_one_server(free_port: int, tmp_path: Path
     command = [sys.executable, "-c", WORKERS, str(free_port), str(tmp_path / "kept.db")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        while "is at" not in process.stderr.readline():
+        while f"127.0.0.1:{free_port}/mcp" not in process.stderr.readline():
             assert process.poll() is None
         try:
             said = {_asked(free_port, "GET", "/jwks") for _ in range(20)}

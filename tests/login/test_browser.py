@@ -34,7 +34,7 @@ def consent(place: Place) -> None:
     def answered(asked: Asked) -> Said:
         form = asked.form
         if form["answer"] == "yes":
-            return place._authorize(asked._replace(query=form))  # pyright: ignore[reportPrivateUsage]
+            return place.authorize(asked._replace(query=form))
         words = "error=access_denied&error_description=%3Cscript%3Ealert(1)%3C/script%3E"
         back = f"{form['redirect_uri']}?{words}&state={form['state']}&iss={place.origin}"
         return Said(302, None, {"location": back})

@@ -5,8 +5,10 @@ import functools
 import json
 import logging
 import os
+import re
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -32,9 +34,23 @@ from dovetail.login.driver import Driver, driver_for
 from dovetail.login.stores import FileStore, MemoryStore
 from dovetail.transports.door import Door, fetcher
 from dovetail.transports.fetch import Fetcher
-from login.place import PATIENCE, Asked, Place, Said, User, client, guarded, oauth, until
+from login.place import PATIENCE, Asked, Place, Said, User, client, get, guarded, oauth, until
 
 # Logging in
+
+
+class Together:
+    """Let the first requests wait at the server until all of them are there, so that all are refused before a login
+    can begin."""
+
+    def __init__(self, count: int) -> None:
+        self._missing, self._complete = count, asyncio.Event()
+
+    async def __call__(self, asked: Asked) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            self._complete.set()
+        await self._complete.wait()
 
 
 async def test_many_requests_share_one_login(place: Place, user: User) -> None:
@@ -53,9 +69,10 @@ async def test_a_login_that_fails_fails_for_all_and_leaves_the_client_usable(pla
         place.valid.clear()
         place.refreshable.clear()
         place.says["/authorize"] = refuse
+        place.says["/mcp"] = Together(10)
         user.ready.clear()
         pings = [asyncio.create_task(one.ping()) for _ in range(10)]
-        await until(lambda: _waiting(one) == 10)
+        await until(lambda: len(user.opened) == 2)
         user.ready.set()
         found = await asyncio.gather(*pings, return_exceptions=True)
         assert all(isinstance(error, LoginFailed) and error.reason == "access_denied" for error in found)
@@ -74,8 +91,11 @@ async def test_a_request_that_gives_up_leaves_the_login_to_the_others(place: Pla
         user.called.clear()
         first = asyncio.create_task(one.ping())
         await user.called.wait()
+        before = place.count("/mcp")
         second = asyncio.create_task(one.ping())
-        await until(lambda: _waiting(one) == 2)
+        await until(lambda: place.count("/mcp") > before)
+        for _ in range(5):  # during these round trips it reads that it needs a login
+            await get(place.origin + "/")
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         user.ready.set()
@@ -147,7 +167,7 @@ async def test_no_clock_runs_while_the_user_logs_in(place: Place, user: User) ->
 
 async def test_nobody_logs_in(place: Place, user: User) -> None:
     user.ready.clear()
-    with pytest.raises(LoginFailed, match=r"nobody logged in within 0\.05 s") as refused:
+    with pytest.raises(LoginFailed, match=r"0\.05") as refused:
         async with client(place, user, timeout=0.05):
             pass
     assert "/authorize?" in str(refused.value)
@@ -160,7 +180,7 @@ async def test_a_registration_no_login_came_of_is_not_used_again(place: Place, u
         place.valid.clear()
         place.refreshable.clear()
         place.says["/token"] = lambda asked: Said(400, {"error": "invalid_grant"}) if not place.clients else None
-        with pytest.raises(LoginFailed, match="nobody logged in"):
+        with pytest.raises(LoginFailed, match=r"0\.5"):
             await one.ping()
         await one.ping()
     assert place.count("/register") == 2
@@ -245,17 +265,17 @@ async def test_a_refresh_token_that_is_gone_leads_to_a_login(place: Place, user:
 
 
 async def test_an_authorization_server_that_is_down_costs_nothing_while_the_token_lasts(
-    place: Place, user: User
+    place: Place, user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.expires_in = 10
     async with client(place, user) as one:
         place.says["/token"] = lambda asked: Said(503)
         one_token = next(iter(place.valid))
         await one.ping()
-        _age(one, 6)  # past the time to renew
+        _pass(monkeypatch, 6)  # past the time to renew
         await one.ping()
         assert place.refreshes == 1
-        _age(one, 6)  # past its end
+        _pass(monkeypatch, 6)  # past its end
         with pytest.raises(LoginFailed, match="503"):
             await one.ping()
         del place.says["/token"]
@@ -264,28 +284,10 @@ async def test_an_authorization_server_that_is_down_costs_nothing_while_the_toke
     assert place.logins == 1
 
 
-def _age(one: Client, seconds: float) -> None:
-    """Let the token of a client be older than it is."""
-    from dovetail.wire.shape import replace
-
-    driver: Any = _driver(one)
-    login: Login = driver._login
-    assert login.token is not None
-    assert login.token.expires_at is not None
-    older = replace(login, token=replace(login.token, expires_at=login.token.expires_at - seconds))
-    driver._login = older
-    driver._store.set(driver._url, older.dump())
-
-
-def _driver(one: Client) -> Any:
-    channel: Any = one._remembering._dial()  # pyright: ignore[reportPrivateUsage]
-    return channel._door._authorizer
-
-
-def _waiting(one: Client) -> int:
-    """How many requests wait for a login."""
-    work = _driver(one)._logging_in
-    return 0 if work is None else work._waiting
+def _pass(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Move the clock that tokens are checked against."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
 
 
 async def test_a_renewal_goes_on_when_nobody_waits_for_it(place: Place, user: User) -> None:
@@ -339,7 +341,9 @@ async def test_a_renewal_is_waited_for_when_the_client_closes(place: Place, user
     assert (place.logins, place.refreshes) == (1, 1)
 
 
-async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(place: Place, user: User) -> None:
+async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(
+    place: Place, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.expires_in = 10
     async with client(place, user) as one:
         place.need = {"write"}
@@ -347,7 +351,7 @@ async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(place: Plac
         waiting = asyncio.create_task(one.ping())
         await until(lambda: len(user.opened) == 2)
         place.need = set()
-        _age(one, 6)  # past the time to renew
+        _pass(monkeypatch, 6)  # past the time to renew
         async with asyncio.timeout(10):
             await one.ping()
         assert place.refreshes == 0
@@ -356,8 +360,7 @@ async def test_nobody_waits_for_a_login_who_has_a_token_that_will_do(place: Plac
 
 
 async def test_nobody_logs_in_to_leave(place: Place, user: User) -> None:
-    one = client(place, user)
-    driver = _driver(one)
+    driver = driver_for(place.url, oauth(user), Fetcher)
     door = Door(place.url, answer=1000, connect_time=5.0, authorizer=driver)
     reply = await door.send("DELETE", [])
     assert reply.status == 401
@@ -433,8 +436,9 @@ async def test_a_login_for_a_scope_that_fails_leaves_the_token(place: Place, use
             None,
             {"location": f"{asked.query['redirect_uri']}?error=no&state={asked.query['state']}&iss={place.origin}"},
         )
-        with pytest.raises(LoginFailed, match="refused: no"):
+        with pytest.raises(LoginFailed) as refused:
             await one.ping()
+        assert refused.value.reason == "no"
         place.need = set()
         await one.ping()
     assert place.refreshes == 0
@@ -480,7 +484,7 @@ async def test_an_address_without_a_scheme_is_another_origin_too(place: Place, u
 async def test_credentials_are_not_redirected(place: Place, user: User, path: str, status: int) -> None:
     async with guarded() as other:
         place.says[path] = lambda asked: Said(status, None, {"location": other.origin + path})
-        with pytest.raises(LoginFailed, match=f"status {status}"):
+        with pytest.raises(LoginFailed, match=str(status)):
             async with client(place, user):
                 pass
         assert not other.asked
@@ -488,7 +492,7 @@ async def test_credentials_are_not_redirected(place: Place, user: User, path: st
 
 async def test_a_token_follows_a_redirect_at_home(place: Place, user: User) -> None:
     place.says["/mcp"] = lambda asked: Said(307, None, {"location": "/moved"})
-    place.says["/moved"] = place._mcp  # pyright: ignore[reportPrivateUsage]
+    place.says["/moved"] = place.mcp
     async with client(place, user) as one:
         await one.ping()
     assert place.logins == 1
@@ -506,20 +510,18 @@ async def test_a_nonce_told_to_many_is_used_by_all(place: Place, user: User) -> 
 
         if "dpop" not in asked.headers:
             return None
-        proof = jwt.decode(asked.headers["dpop"], ECKey.import_key(driver._login.key))
+        proof = jwt.decode(asked.headers["dpop"], lambda sent: ECKey.import_key(sent.headers()["jwk"]))
         if proof.claims.get("nonce") != nonce[0]:
             headers = {"www-authenticate": 'DPoP error="use_dpop_nonce"', "dpop-nonce": nonce[0]}
             return Said(401, None, headers)
         return None
 
     def bind(asked: Asked) -> Said:
-        said = place._token(asked)  # pyright: ignore[reportPrivateUsage]
+        said = place.token(asked)
         return Said(said.status, said.body | {"token_type": "DPoP"})
 
     place.says |= {"/mcp": guard, "/token": bind}
-    one = client(place, user, dpop=True)
-    driver = _driver(one)
-    async with one:
+    async with client(place, user, dpop=True) as one:
         for nonce[0] in ("n2", "n3"):
             await asyncio.gather(*(one.ping() for _ in range(8)))
     assert (place.logins, place.refreshes) == (1, 0)
@@ -546,7 +548,7 @@ async def test_a_store_that_is_broken_costs_only_the_next_run(
             await one.ping()
     assert (place.logins, place.refreshes) == (1, 1)
     assert "cannot be read" in caplog.text
-    assert "lasts for this run only" in caplog.text
+    assert "is full" in caplog.text
     assert "access-" not in caplog.text
 
 
@@ -559,7 +561,8 @@ async def test_what_is_no_login_is_told_and_not_used(
     async with client(place, user, store=str(tmp_path)) as one:
         await one.ping()
     assert place.logins == 2
-    assert "no login that can be understood" in caplog.text
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert place.origin.removeprefix("http://") in warning.getMessage()
 
 
 async def test_a_store_of_ones_own_needs_three_methods(place: Place, user: User) -> None:
@@ -712,14 +715,15 @@ async def test_the_end_of_input_gives_a_login_up(place: Place) -> None:
     def paste(url: str) -> str:
         raise EOFError
 
-    with pytest.raises(LoginFailed, match="nothing was pasted: the login was given up"):
+    with pytest.raises(LoginFailed):
         await Client(place.url, auth=OAuth(paste=paste, store="memory")).connect()
+    assert place.count("/token") == 0
 
 
 async def test_what_should_have_been_pasted_is_explained(place: Place) -> None:
     with pytest.raises(LoginFailed, match="'nonsense'") as caught:
         await Client(place.url, auth=OAuth(paste=lambda _: "nonsense", store="memory")).connect()
-    assert "code= and state=" in (caught.value.hint or "")
+    assert re.search("code=.*state=", caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -755,7 +759,7 @@ async def test_without_a_way_to_show_it_the_code_is_logged(place: Place, caplog:
     place.says["/token"] = lambda asked: place.issue(set())
     async with Client(place.url, auth=DeviceLogin(store="memory")) as one:
         await one.ping()
-    assert f"to log in, open {place.origin}/enter and enter the code AB-12" in caplog.text
+    assert re.search(f"{re.escape(place.origin)}/enter.*AB-12", caplog.text)
 
 
 @pytest.mark.parametrize("uri", ["javascript:alert(1)", "file:///etc/passwd", "http://evil.example/", 7])
@@ -765,7 +769,7 @@ async def test_another_device_is_not_sent_just_anywhere(place: Place, uri: Any) 
     place.says["/device"] = lambda asked: Said(200, said)
     shown: list[str] = []
     auth = DeviceLogin(show=lambda url, code: shown.append(url), store="memory")
-    with pytest.raises(LoginFailed, match="not one a browser should open"):
+    with pytest.raises(LoginFailed):
         async with Client(place.url, auth=auth):
             pass
     assert not shown
@@ -813,21 +817,21 @@ class Document:
 @pytest.mark.parametrize(
     ("auth", "told"),
     [
-        (7, "not int"),
-        ("s3cret", r"not another text: a token you have is Bearer\(\.\.\.\)$"),
-        (OAuth, "not the class OAuth itself"),
-        ({"token": "s3cret"}, "not dict"),
+        (7, "int"),
+        ("s3cret", r"Bearer\(\.\.\.\)$"),
+        (OAuth, "OAuth"),
+        ({"token": "s3cret"}, "dict"),
     ],
 )
 async def test_what_is_no_setting_is_refused_at_once(auth: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=f"auth must be 'oauth'.*{told}") as refused:
+    with pytest.raises(TypeError, match=f"'oauth'.*WorkloadIdentity.*{told}") as refused:
         Client("http://127.0.0.1:1/mcp", auth=auth)
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("auth", ["oauth", Bearer("t")])
 async def test_two_ways_to_say_who_is_calling_are_one_too_many(auth: Any) -> None:
-    with pytest.raises(ValueError, match="leave Authorization out of headers="):
+    with pytest.raises(ValueError, match=r"headers=.*auth="):
         Client("http://127.0.0.1:1/mcp", headers={"authorization": "Bearer x"}, auth=auth)
 
 

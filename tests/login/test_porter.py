@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -318,7 +319,7 @@ async def test_on_other_transports_it_is_an_error() -> None:
     from dovetail import PeerError
 
     async with Client(guarded()) as client:
-        with pytest.raises(PeerError, match="scope write") as refusal:
+        with pytest.raises(PeerError, match="write") as refusal:
             await client.call("write")
         assert refusal.value.code == 403
 
@@ -327,7 +328,7 @@ async def test_one_authority_is_enough() -> None:
     async def authenticate(headers: Any) -> str:
         return "ada"
 
-    with pytest.raises(ValueError, match="pass one"):
+    with pytest.raises(ValueError, match=r"auth=.*authenticate="):
         guarded().asgi(authenticate=authenticate)
     endpoint = Server("x").asgi(authenticate=authenticate)
     assert (await visit(endpoint, modern("server/discover")).done()).status == 200
@@ -338,14 +339,14 @@ async def test_what_cannot_guard_a_server_is_told_where_it_was_written() -> None
         return "ada"
 
     for wrong, told in (
-        ("s3cret", r"not str: a table of tokens is StaticTokens\({token: name}\)"),
-        ({"s3cret": "ada"}, "not dict: a table of tokens is"),
-        (JwtVerifier, "not the class JwtVerifier itself"),
-        (AuthorizationServer(issuer="http://127.0.0.1:1"), r"pass its \.verifier\(\)"),
-        (authenticate, r"a function that identifies callers is asgi\(authenticate=\.\.\.\)"),
-        ([TOKENS, 7], "not int"),
+        ("s3cret", r"str.*StaticTokens\({token: name}\)"),
+        ({"s3cret": "ada"}, "dict.*StaticTokens"),
+        (JwtVerifier, "JwtVerifier"),
+        (AuthorizationServer(issuer="http://127.0.0.1:1"), r"AuthorizationServer.*\.verifier\(\)"),
+        (authenticate, r"asgi\(authenticate=\.\.\.\)"),
+        ([TOKENS, 7], "int"),
     ):
-        with pytest.raises(TypeError, match=f"auth must be .*{told}") as refused:
+        with pytest.raises(TypeError, match=f"auth.*StaticTokens.*{told}") as refused:
             Server("x", auth=wrong)
         assert "s3cret" not in str(refused.value)
 
@@ -358,11 +359,11 @@ async def test_the_log_says_what_callers_are_not_told(caplog: pytest.LogCaptureF
     token = issuer.token(**real_time(aud=LOCAL))
     refused = await call(endpoint, token)
     assert refused.status == 401
-    assert "from https://login.example/, taken are those of https://login.example" in caplog.text
-    assert "taken are" not in refused.body.decode() + refused.headers["www-authenticate"]
+    assert re.search(r"https://login\.example/[^\w].*https://login\.example\b", caplog.text)
+    assert "login.example" not in refused.body.decode() + refused.headers["www-authenticate"]
     issuer.url = "https://login.example"
     await call(endpoint, issuer.token(**real_time(aud="https://files.example/x\r\ny")))
-    assert "it is for https://files.example/x\\r\\ny, this server is http://localhost:8000/mcp" in caplog.text
+    assert re.search(r"https://files\.example/x\\r\\ny.*http://localhost:8000/mcp", caplog.text)
     assert token not in caplog.text
     assert "WARNING" not in caplog.text
 

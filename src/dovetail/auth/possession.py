@@ -18,7 +18,7 @@ from dovetail.auth.proofs import digest
 ALGORITHMS: Final = tuple(one for one in ASYMMETRIC if one != "EdDSA")
 
 _WINDOW: Final = 60.0  # seconds a proof may be old, or early
-_REMEMBERED: Final = 100_000
+MAX_REMEMBERED_PROOFS: Final = 100_000
 _LONGEST_ID: Final = 256
 _SLOT: Final = 300.0  # seconds after which another nonce is given out
 
@@ -68,9 +68,9 @@ class Possession:
         mark = hashlib.sha256(name.encode()).digest()
         if self._seen.get(mark, now) > now:
             raise Rejected("the DPoP proof was used before")
-        if len(self._seen) >= _REMEMBERED:
+        if len(self._seen) >= MAX_REMEMBERED_PROOFS:
             self._seen = {one: until for one, until in self._seen.items() if until > now}
-        if len(self._seen) >= _REMEMBERED:
+        if len(self._seen) >= MAX_REMEMBERED_PROOFS:
             raise Unavailable("too many DPoP proofs at once")
         self._seen[mark] = now + 2 * _WINDOW
 

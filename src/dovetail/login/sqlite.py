@@ -11,9 +11,9 @@ from typing import Final
 
 from dovetail.auth.server.store import FETCHED, Full
 
-_MOST: Final = 100_000  # of one kind
+MAX_ENTRIES: Final = 100_000  # of one kind
 _OPENING: Final = threading.Lock()
-_PURGE: Final = 200  # writes between two looks for what is over
+PURGE_EVERY_WRITES: Final = 200  # writes between two looks for what is over
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS kept (
@@ -99,15 +99,15 @@ class SqliteStore:
     def _make_room(self, kind: str, key: str, now: float) -> None:
         """Forget what is over, now and then; Full if that leaves no room for what is not there yet."""
         self._writes += 1
-        if self._writes % _PURGE == 1:
+        if self._writes % PURGE_EVERY_WRITES == 1:
             self._base.execute("DELETE FROM kept WHERE until <= ?", (now,))
             count = self._base.execute("SELECT count(*) FROM kept WHERE kind = ?", (kind,)).fetchone()[0]
             there = self._base.execute("SELECT 1 FROM kept WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-            if count >= _MOST and there is None:
+            if count >= MAX_ENTRIES and there is None:
                 if kind not in FETCHED:
                     self._writes -= 1
                     raise Full(kind)
-                self._base.execute(_FORGET, (kind, kind, count - _MOST + _PURGE))
+                self._base.execute(_FORGET, (kind, kind, count - MAX_ENTRIES + PURGE_EVERY_WRITES))
 
     def take(self, kind: str, key: str, now: float) -> bytes | None:
         """The value, which is gone with that; of several processes one gets it."""

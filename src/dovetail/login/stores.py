@@ -18,7 +18,7 @@ from dovetail.login.files import lock_file, replace, taken
 
 log = logging.getLogger("dovetail")
 
-_PATIENCE: Final = 60.0  # for another process that renews, which takes a request or two
+LOCK_TIMEOUT_S: Final = 60.0  # for another process that renews, which takes a request or two
 _PAUSE: Final = 0.02
 
 
@@ -82,7 +82,7 @@ class FileStore:
         except OSError as exc:
             raise _unusable(self._folder, exc) from exc
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(LOCK_TIMEOUT_S):
                 while not taken(handle):  # noqa: ASYNC110 - other processes set no event
                     await asyncio.sleep(_PAUSE)
         except BaseException as exc:

@@ -21,8 +21,8 @@ from dovetail.protocol.limits import FetchLimits
 from dovetail.transports.fetch import Fetcher
 
 _DOCUMENT: Final = 256 * 1024
-_DOCUMENT_TIME: Final = 5.0
-_TOKEN_TIME: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
+DOCUMENT_TIMEOUT_S: Final = 5.0
+TOKEN_TIMEOUT_S: Final = 30.0  # a code or a refresh token is spent by asking, so the answer is worth waiting for
 
 _INSIDE: Final = "it is in this network, where a server elsewhere may not send us"
 _LOCAL: Final = "if it is yours, say so: local=True in what auth= is, such as OAuth(local=True)"
@@ -80,7 +80,7 @@ async def answered(fetcher: Fetcher, call: HttpCall) -> HttpAnswer:
     """What comes back for a call; status 0 where nothing does that can be read."""
     headers = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in call.headers.items()]
     try:
-        async with asyncio.timeout(_DOCUMENT_TIME if call.method == "GET" else _TOKEN_TIME):
+        async with asyncio.timeout(DOCUMENT_TIMEOUT_S if call.method == "GET" else TOKEN_TIMEOUT_S):
             reply = await fetcher.fetch(call.method, call.url, headers, call.body)
             body = await reply.read()
     except TimeoutError:

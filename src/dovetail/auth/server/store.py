@@ -11,7 +11,7 @@ T = TypeVar("T")
 # What can be fetched again: where there is no room, the first to end makes some.
 FETCHED: Final = frozenset({"client document", "client keys"})
 
-_MOST: Final = 20_000  # of one kind; more than that is somebody trying
+MAX_ENTRIES: Final = 20_000  # of one kind; more than that is somebody trying
 
 
 class Full(Exception):
@@ -60,12 +60,12 @@ class Shelf:
     def put(self, kind: str, key: str, value: bytes, until: float, now: float) -> None:
         """Remember a value."""
         kept = self._kept.setdefault(kind, {})
-        if len(kept) >= _MOST and key not in kept:
+        if len(kept) >= MAX_ENTRIES and key not in kept:
             for one in [name for name, (end, _) in kept.items() if end <= now]:
                 del kept[one]
-            if len(kept) >= _MOST and kind not in FETCHED:
+            if len(kept) >= MAX_ENTRIES and kind not in FETCHED:
                 raise Full(kind)
-            if len(kept) >= _MOST:
+            if len(kept) >= MAX_ENTRIES:
                 del kept[min(kept, key=lambda name: kept[name][0])]
         kept[key] = (until, value)
 
