@@ -33,7 +33,7 @@ async def test_what_a_browser_brings_back() -> None:
     status, headers, body = await get(f"{uri}?code=a%2Bb&state=s&iss=&x=1")
     assert await listener.answer() == {"code": "a+b", "state": "s", "iss": "", "x": "1"}
     assert status == 200
-    assert b"close this window" in body
+    assert b"<p>" in body
     assert headers["content-security-policy"] == "default-src 'none'"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cache-control"] == "no-store"

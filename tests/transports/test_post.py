@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
@@ -65,18 +66,14 @@ async def test_a_server_that_wants_to_know_who_asks() -> None:
     error = await opened(http(b"", status=401, www_authenticate=challenge))
     assert isinstance(error, NeedsLogin)
     assert (error.status, error.challenge) == (401, challenge)
-    assert error.hint == 'log in: auth="oauth"; or give a token you have: auth=Bearer("…")'
+    assert re.search('auth="oauth".*auth=Bearer', error.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("challenge", "hint"),
-    [
-        ("Bearer", 'give a token you have: auth=Bearer("…")'),
-        ('Bearer error="invalid_token"', "get a fresh token from whoever runs the server"),
-    ],
-)
+@pytest.mark.parametrize(("challenge", "hint"), [("Bearer", "auth=Bearer"), ('Bearer error="invalid_token"', "token")])
 async def test_a_server_without_logins_is_not_logged_in_at(challenge: str, hint: str) -> None:
-    assert (await opened(http(b"", status=401, www_authenticate=challenge))).hint == hint
+    error = await opened(http(b"", status=401, www_authenticate=challenge))
+    assert hint in (error.hint or "")
+    assert "oauth" not in (error.hint or "")
 
 
 async def test_a_server_that_refuses_who_asks() -> None:
@@ -89,10 +86,10 @@ async def test_a_server_that_refuses_who_asks() -> None:
     ("status", "challenge", "kind", "told"),
     [
         (401, 'Bearer error="invalid_token", error_description="it has expired"', NeedsLogin, "expired"),
-        (401, 'Bearer error="invalid_token"', NeedsLogin, "does not take these credentials: invalid_token"),
-        (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "lack the scope a b"),
-        (403, 'Bearer error="insufficient_scope"', Forbidden, "lack the scope this takes"),
-        (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "this caller: not you"),
+        (401, 'Bearer error="invalid_token"', NeedsLogin, "invalid_token"),
+        (403, 'Bearer error="insufficient_scope", scope="a b"', Forbidden, "a b"),
+        (403, 'Bearer error="insufficient_scope"', Forbidden, "scope"),
+        (403, 'Bearer error="access_denied", error_description="not you"', Forbidden, "not you"),
     ],
 )
 async def test_what_is_said_of_the_credentials_is_told(
@@ -111,19 +108,19 @@ async def test_a_status_is_told_with_what_to_try(status: int) -> None:
     error = await opened(http(b"what \x1b[31m?", status=status, kind="text/plain"))
     assert isinstance(error, HttpError)
     assert error.status == status
-    assert f"status {status}" in str(error)
+    assert str(status) in str(error)
     assert "what" in error.body
     if status in (404, 405):
-        assert "is the path right?" in str(error)
+        assert "/mcp" in (error.hint or "")
 
 
 async def test_a_web_page_is_no_server() -> None:
     error = await opened(http(PAGE, kind="text/html; charset=utf-8"))
     assert isinstance(error, NotMCP)
-    assert "a web page" in str(error)
+    assert "<html>" not in str(error)
     error = await opened(http(PAGE, status=404, kind="text/html"))
     assert isinstance(error, HttpError)
-    assert "a web page" in str(error)
+    assert "<html>" not in str(error)
 
 
 @pytest.mark.parametrize("reply", [http(b"{", kind="application/json"), http(b""), http(b"x", kind="text/plain")])
@@ -136,9 +133,9 @@ async def test_what_is_not_even_http() -> None:
 
 
 async def test_nothing_there() -> None:
-    with pytest.raises(CannotConnect, match=r"No connection to 127\.0\.0\.1:9: it was refused") as caught:
+    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:9.*refused") as caught:
         await client("http://127.0.0.1:9/mcp").connect()
-    assert "is the server running" in str(caught.value)
+    assert caught.value.hint
 
 
 async def test_an_answer_within_a_refusal_is_an_answer() -> None:
@@ -152,7 +149,7 @@ async def test_an_answer_within_a_refusal_is_an_answer() -> None:
 async def test_a_reply_that_answers_something_else() -> None:
     other = http(b'{"jsonrpc":"2.0","id":999,"result":{}}')
     async with on_web(Play("stateless", {"tools/call": other})) as at, client(at) as one:
-        with pytest.raises(ResultError, match="does not contain the answer"):
+        with pytest.raises(ResultError):
             await one.call("go")
 
 
@@ -171,7 +168,7 @@ async def test_notices_on_the_way_extend_the_limit_and_junk_is_skipped() -> None
 async def test_a_stream_without_an_answer() -> None:
     play = Play("stateless", {"tools/call": Messages([b": hello\n\n"])})
     async with on_web(play) as at, client(at) as one:
-        with pytest.raises(Interrupted, match="ended the stream before the answer"):
+        with pytest.raises(Interrupted):
             await one.call("go")
         assert play.count("tools/call") == 1
 
@@ -282,9 +279,9 @@ async def test_an_answer_beyond_the_limit() -> None:
     for reaction in (big, zipped, chunked, Messages([big]), lambda m: http(json.dumps(big).encode())[:-5]):
         play = Play("stateless", {"tools/call": reaction})
         async with on_web(play) as at, client(at, limits=limits) as one:
-            with pytest.raises(ResultError, match="too large") as caught:
+            with pytest.raises(ResultError, match=r"\b100000\b") as caught:
                 await one.call("go")
-            assert caught.value.hint == "raise ClientLimits(answer=...)"
+            assert "ClientLimits(answer=" in (caught.value.hint or "")
             assert await one.list_tools()
             assert play.count("tools/call") == 1
 
@@ -297,7 +294,7 @@ async def test_a_bomb_in_a_stream_is_named_and_not_taken_for_a_loss() -> None:
 
     play = Play("stateless", {"tools/list": bomb})
     async with on_web(play) as at, client(at) as one:
-        with pytest.raises(ResultError, match="too large"):
+        with pytest.raises(ResultError, match=r"ClientLimits\(answer="):
             await one.list_tools()
         assert play.count("tools/list") == 1
 
@@ -386,15 +383,15 @@ async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_that_leads_nowhere_is_told(status: int) -> None:
     error = await opened(http(b"<html>moved</html>", status=status, kind="text/html"))
-    assert f"status {status}, a redirect that does not say where to" in str(error)
-    assert "down to the last slash" in (error.hint or "")
+    assert error.status == status
+    assert "URL" in (error.hint or "")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
 async def test_a_redirect_that_would_lose_the_message_is_not_followed(status: int) -> None:
     error = await opened(http(b"", status=status, location="/mcp/"))
-    assert (error.status, "a redirect to /mcp/" in str(error)) == (status, True)
-    assert "use that URL" in (error.hint or "")
+    assert (error.status, "/mcp/" in str(error)) == (status, True)
+    assert error.hint
 
 
 async def test_how_long_leaving_may_take_is_an_option() -> None:
@@ -417,32 +414,33 @@ async def test_how_long_leaving_may_take_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        (http(b'{"hello": 1}'), "JSON, but no message of this protocol: '{\"hello\": 1}'"),
-        (http(b"[]"), "JSON, but no message of this protocol: '[]'"),
-        (http(b""), "the answer is empty, not JSON"),
-        (http(b"", kind="text/plain", status=202), "the answer is empty, not JSON"),
+        (http(b'{"hello": 1}'), "'{\"hello\": 1}'"),
+        (http(b"[]"), "'[]'"),
+        (http(b""), "empty"),
+        (http(b"", kind="text/plain", status=202), "empty"),
     ],
 )
 async def test_an_answer_that_is_no_message_is_shown(reply: bytes, says: str) -> None:
     error = await opened(reply)
     assert isinstance(error, NotMCP)
     assert says in str(error)
-    assert "often at /mcp" in (error.hint or "")
+    assert "/mcp" in (error.hint or "")
 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_what_a_refusal_says_is_told(status: int) -> None:
     error = await opened(http(b'{"detail": "key \x1b expired"}', status=status))
-    assert f"(status {status} and " in str(error)
+    assert str(status) in str(error)
     assert "expired" in str(error)
     page = await opened(http(b"<html>", status=status, kind="text/html"))
-    assert f"(status {status})" in str(page)
+    assert str(status) in str(page)
+    assert "<html>" not in str(page)
 
 
 async def test_a_stream_of_something_else_is_doubted() -> None:
     error = await opened(http(b"data: hello\n\n", kind="text/event-stream"))
-    assert "it wrote 'hello', which is no message" in str(error)
-    assert error.hint == "is it an MCP server?"
+    assert "'hello'" in str(error)
+    assert "MCP server" in (error.hint or "")
 
 
 async def test_a_server_without_tls_is_told_apart() -> None:
@@ -453,5 +451,5 @@ async def test_a_server_without_tls_is_told_apart() -> None:
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as door:
         port = door.sockets[0].getsockname()[1]
-        with pytest.raises(CannotConnect, match="http:// rather than https://"):
+        with pytest.raises(CannotConnect, match=r"http://.*https://"):
             await client(f"https://127.0.0.1:{port}/mcp").connect()

@@ -213,7 +213,7 @@ async def test_it_runs_where_it_is_told_to(start: Start, tmp_path: Path) -> None
 
 
 async def test_a_command_that_is_not_there_is_an_error_that_helps() -> None:
-    with pytest.raises(CannotStart, match=r"no-such-server.*not on PATH \(/nowhere\).*absolute path"):
+    with pytest.raises(CannotStart, match=r"no-such-server.*PATH.*/nowhere"):
         await Child.start(["no-such-server"], Heard(), env={"PATH": "/nowhere"})
 
 
@@ -541,7 +541,7 @@ async def test_one_that_cannot_be_killed_does_not_hold_up_the_stop(
         patch.setattr(group.Group, "kill", group.Group.terminate)
         await child.stop()
     assert child.returncode is None
-    assert "cannot be killed" in caplog.text
+    assert str(child.pid) in caplog.text
     os.kill(child.pid, signal.SIGKILL)
     assert await child.exited() == -signal.SIGKILL
 

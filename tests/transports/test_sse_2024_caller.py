@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -73,7 +74,7 @@ async def test_an_address_of_another_origin_is_not_posted_to(address: str) -> No
     old = Old(address)
     async with on_web(old.play) as at:
         one = caller(at)
-        with pytest.raises(NotMCP, match="not its own"):
+        with pytest.raises(NotMCP, match=re.escape(address)):
             await one.open(Noted())
         assert not old.play.seen
         await one.close()
@@ -83,7 +84,7 @@ async def test_a_stream_that_names_no_address_is_not_waited_for() -> None:
     old = Old("")
     async with on_web(old.play) as at:
         one = caller(at, connect=0.1)
-        with pytest.raises(NotMCP, match="does not name an address"):
+        with pytest.raises(NotMCP):
             await one.open(Noted())
         await one.close()
 
@@ -93,7 +94,7 @@ async def test_a_stream_that_ends_before_it_names_one() -> None:
     old.events.put_nowait(END)
     async with on_web(old.play) as at:
         one = caller(at)
-        with pytest.raises(NotMCP, match="ended without naming"):
+        with pytest.raises(NotMCP):
             await one.open(Noted())
         await one.close()
 
@@ -156,7 +157,7 @@ async def test_a_malformed_answer_fails_its_request_at_once() -> None:
         one = caller(at)
         await one.open(Noted())
         async with asyncio.timeout(10):
-            with pytest.raises(ResultError, match="broke the protocol"):
+            with pytest.raises(ResultError, match=r"\$\.error"):
                 await one.exchange(asked(1))
         await one.close()
 
@@ -168,5 +169,6 @@ async def test_something_too_large_ends_it() -> None:
         await one.open(inbox)
         old.say(b"x" * 6000)
         await until(lambda: inbox.losses)
-        assert "too large" in str(inbox.losses[0])
+        (loss,) = inbox.losses
+        assert "5000" in str(loss)
         await one.close()

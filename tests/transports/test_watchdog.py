@@ -32,7 +32,6 @@ async def test_a_blocked_loop_is_reported_with_what_blocks_it(caplog: pytest.Log
     dog.stop()
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("dovetail", logging.ERROR)
-    assert "the event loop has been blocked" in record.getMessage()
     assert "hold_everything_up" in record.getMessage()
     assert len(record.getMessage()) < 5000
 
