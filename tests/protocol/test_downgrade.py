@@ -307,11 +307,8 @@ def test_blocks_a_revision_does_not_know_are_said_in_words(method: str) -> None:
 
 def test_the_words_name_what_was_meant() -> None:
     said = spoken(result(R24, "tools/call", CallToolResult(content=BLOCKS)))["content"]
-    assert [said[place]["text"] for place in (2, 3, 4)] == [
-        "[audio, audio/wav, not shown in this protocol version]",
-        "Bee: a:b",
-        "c: a:c",
-    ]
+    assert "audio/wav" in said[2]["text"]
+    assert [said[place]["text"] for place in (3, 4)] == ["Bee: a:b", "c: a:c"]
 
 
 @pytest.mark.parametrize("value", [None, 0, "text", [1], True])

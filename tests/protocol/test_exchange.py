@@ -116,5 +116,5 @@ def test_meta_at_and_over_its_limit() -> None:
     meta = {"note": "x" * 89}
     size = len(b'{"note":""}') + 89
     check_meta(exchange(meta=meta), size)
-    with pytest.raises(InvalidParams, match=f"_meta is larger than {size - 1} bytes"):
+    with pytest.raises(InvalidParams, match=f"_meta.*{size - 1}"):
         check_meta(exchange(meta=meta), size - 1)

@@ -1,6 +1,7 @@
 """The head of an HTTP request: who may speak to this endpoint, in which types, with which headers."""
 
 import ipaddress
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -232,9 +233,13 @@ def test_a_verdict_once_given_is_for_the_same_headers_only() -> None:
 
 def test_verdicts_do_not_pile_up() -> None:
     gate = Gate((), (), None)
-    for port in range(1, 2000):
-        assert verdict(gate, b"localhost:%d" % port) == 200
-    assert len(gate._known) <= 256
+    tracemalloc.start()
+    try:
+        for port in range(1, 20_000):
+            assert verdict(gate, b"localhost:%d" % port) == 200
+        assert tracemalloc.get_traced_memory()[0] < 300_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_refusal_names_the_offender_safely() -> None:

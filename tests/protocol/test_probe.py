@@ -60,7 +60,7 @@ def test_the_answer_to_initialize_settles_it() -> None:
     assert (probe.send, probe.revision) == (INITIALIZE, HANDSHAKE[-1])
     probe.initialized(HANDSHAKE[0])
     assert (probe.send, probe.revision) == (None, HANDSHAKE[0])
-    with pytest.raises(NoCommonRevision, match=r"the server speaks 1999-01-01; this client was to speak"):
+    with pytest.raises(NoCommonRevision, match=f"1999-01-01.*{HANDSHAKE[0]}"):
         Probe().initialized("1999-01-01")
     with pytest.raises(NoCommonRevision) as caught:
         Probe(revision=HANDSHAKE[1]).initialized(HANDSHAKE[0])
@@ -72,7 +72,7 @@ def test_a_wish_narrows_what_is_tried() -> None:
     assert not stateless.handshake_too
     with pytest.raises(NoCommonRevision) as caught:
         stateless.fall_back()
-    assert "leave out era=" in (caught.value.hint or "")
+    assert "era=" in (caught.value.hint or "")
     assert Probe(revision=DRAFT).revision == DRAFT
     assert Probe(revision=HANDSHAKE[1]).send == INITIALIZE
     assert not Probe(era="handshake").counter_offered("none")

@@ -42,7 +42,7 @@ def test_recordings_may_follow_one_another() -> None:
 
 def test_a_line_of_something_else_is_named() -> None:
     lines = [line(Heading(recording=FORMAT)), b"\n", b'{"at":"noon","to":"server"}']
-    with pytest.raises(ValueError, match="line 3 is not part of a recording"):
+    with pytest.raises(ValueError, match=r"line 3.*\$\.at"):
         list(read_lines(lines))
 
 
@@ -109,7 +109,7 @@ def test_texts_without_secrets_stay_as_they_are(text: str) -> None:
 
 
 def test_a_format_of_others_is_refused() -> None:
-    with pytest.raises(ValueError, match="format 99"):
+    with pytest.raises(ValueError, match="99"):
         list(read_lines([b'{"recording":99}']))
 
 

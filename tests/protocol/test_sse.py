@@ -36,14 +36,14 @@ def test_writes(written: bytes, expected: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "\n"])
 def test_refuses_to_write_a_field_that_would_end_early(text: str) -> None:
-    with pytest.raises(ValueError, match="the id field"):
+    with pytest.raises(ValueError, match=r"\bid\b"):
         event(b"", id=text)
-    with pytest.raises(ValueError, match="the event field"):
+    with pytest.raises(ValueError, match=r"\bevent field"):
         event(b"", name=text)
 
 
 def test_refuses_a_negative_wait() -> None:
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="retry"):
         event(b"", retry=-1)
 
 
@@ -129,7 +129,7 @@ def test_an_empty_chunk_changes_nothing() -> None:
 def test_an_event_may_fill_the_limit_and_no_more() -> None:
     line = b"data: " + b"a" * 94
     assert len(Parser(max_event=100).feed(line + b"\n\n")[0].data) == 94
-    with pytest.raises(EventTooLarge, match="exceeds 99 bytes"):
+    with pytest.raises(EventTooLarge, match="99"):
         Parser(max_event=99).feed(line + b"\n\n")
     assert issubclass(EventTooLarge, ValueError)
     assert Parser().max_event == MAX_EVENT == 4 * 1024 * 1024

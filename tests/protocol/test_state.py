@@ -198,7 +198,7 @@ def test_one_secret_need_not_be_a_list(alone: Any) -> None:
 
 
 def test_what_would_be_refused_is_not_sealed() -> None:
-    with pytest.raises(ValueError, match="larger than"):
+    with pytest.raises(ValueError, match=str(MAX_STATE)):
         SEALER.seal(Remembered(answers={}, questions={}, once={"k": "x" * MAX_STATE}), BOUND, 600)
 
 
@@ -208,7 +208,7 @@ def test_a_text_and_its_bytes_are_the_same_secret() -> None:
 
 @pytest.mark.parametrize("short", ["", "fifteen bytes..", b"\x00" * 15])
 def test_a_short_secret_is_refused_when_the_server_is_made(short: str | bytes) -> None:
-    with pytest.raises(ValueError, match="at least 16 bytes"):
+    with pytest.raises(ValueError, match="16"):
         Sealer([OLD, short])
     assert Sealer([b"\x00" * 16])
 

@@ -104,7 +104,7 @@ def test_too_many_members_are_refused_before_they_are_built(item: bytes) -> None
     data = b'{"id":1,"result":[' + item * MAX_MEMBERS + b"1]}"
     tracemalloc.start()
     try:
-        with pytest.raises(ParseError, match="members"):
+        with pytest.raises(ParseError, match=str(MAX_MEMBERS)):
             read(data)
         assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
     finally:
@@ -125,7 +125,7 @@ def test_quotes_without_end_are_no_reason_to_look_for_ever() -> None:
 
 
 def test_a_body_of_the_wrong_shape_is_named() -> None:
-    with pytest.raises(ResultError, match=r"^the list is not what the protocol promises: .*\$\.tools"):
+    with pytest.raises(ResultError, match=r"the list.*\$\.tools"):
         body(msgspec.Raw(b'{"tools":[{"name":1}]}'), ListToolsResult, "the list")
     with pytest.raises(ResultError):
         body(msgspec.Raw(b'{"a":'), ListToolsResult, "x")

@@ -50,7 +50,6 @@ def test_any_value_has_a_kind_or_is_refused(message: Any) -> None:
         refusal = None
     if refusal is not None:
         assert refusal.code == -32600
-        assert refusal.message.startswith("Invalid request: ")
         assert len(refusal.message) < 200
         return
     assert found in KINDS
