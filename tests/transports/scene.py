@@ -171,7 +171,7 @@ class Visit:
             "server": ("127.0.0.1", 8000),
         } | scope
         pieces = [body] if isinstance(body, bytes) else body
-        self._coming = [
+        self.coming = [
             {"type": "http.request", "body": piece, "more_body": place + 1 < len(pieces)}
             for place, piece in enumerate(pieces)
         ]
@@ -186,8 +186,8 @@ class Visit:
         self.task = asyncio.create_task(app(self.scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
-        if self._coming:
-            return self._coming.pop(0)
+        if self.coming:
+            return self.coming.pop(0)
         await self._gone.wait()
         return {"type": "http.disconnect"}
 

@@ -385,25 +385,25 @@ async def test_a_length_that_is_too_large_or_none_is_refused_unread(length: str)
     ]
     answer = Visit(endpoint(Stand(body=100)), body=[b"{", b"}"], headers=headers)
     assert (await answer.done()).status == 413
-    assert len(answer._coming) == 2
+    assert len(answer.coming) == 2
 
 
 async def test_a_body_that_takes_too_long() -> None:
     app = endpoint(Stand(body_time=0.01))
     slow = Visit(app, body=[b"{", b"}"])
-    slow._coming.pop()
+    slow.coming.pop()
     assert (await slow.done()).status == 408
     assert slow.headers["connection"] == "close"
-    assert app._waiting.used == 0
+    assert app.stats().buffered_bytes == 0
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_body() -> None:
     app = endpoint()
     slow = Visit(app, body=[b"{", b"}"])
-    slow._coming.pop()
+    slow.coming.pop()
     slow.leave()
     assert (await slow.done()).status == 400
-    assert app._waiting.used == 0
+    assert app.stats().buffered_bytes == 0
 
 
 # Who calls

@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
-from dovetail.transports import dial as module
-from dovetail.transports.dial import dial
+from dovetail.transports.dial import Address, dial
 from transports.place import Visit, place
 from transports.scene import until
 
@@ -28,27 +28,30 @@ class Silence:
     """An address that never answers, and the addresses of every name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
         self.asked = self.left = 0
-        self.addresses: list[module.Address] = []
-        self._connect = module._connect  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(module, "_connect", self.connect)
-        monkeypatch.setattr(module, "_resolve", self.resolve)
+        self.addresses: list[Address] = []
+        self._connect, self._resolve = loop.sock_connect, loop.getaddrinfo
+        monkeypatch.setattr(loop, "sock_connect", self.connect)
+        monkeypatch.setattr(loop, "getaddrinfo", self.resolve)
 
-    async def resolve(self, host: str, port: int) -> list[module.Address]:
-        return self.addresses
+    async def resolve(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        if host != "name":
+            return await self._resolve(host, port, **options)
+        return [(family, socket.SOCK_STREAM, 0, "", address) for family, address in self.addresses]
 
-    async def connect(self, address: module.Address) -> socket.socket:
-        if address != SILENT:
-            return await self._connect(address)
+    async def connect(self, one: socket.socket, address: Any) -> None:
+        if address != SILENT[1]:
+            return await self._connect(one, address)
         self.asked += 1
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
         finally:
             self.left += 1
 
 
 @pytest.fixture
-def silence(monkeypatch: pytest.MonkeyPatch) -> Silence:
+async def silence(monkeypatch: pytest.MonkeyPatch) -> Silence:
     return Silence(monkeypatch)
 
 
@@ -85,7 +88,7 @@ async def test_a_later_address_is_not_asked_when_the_first_answers(silence: Sile
 
 
 async def test_a_refusal_is_followed_at_once_and_named_when_all_refuse(silence: Silence) -> None:
-    refusing: module.Address = (socket.AF_INET, ("127.0.0.1", unused_port()))
+    refusing: Address = (socket.AF_INET, ("127.0.0.1", unused_port()))
     async with place(stay) as here:
         silence.addresses = [refusing, (socket.AF_INET, ("127.0.0.1", here.port))]
         (await dial("name", here.port)).close()

@@ -757,7 +757,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 async def test_uvicorn() -> None:
     server = uvicorn.Server(uvicorn.Config(echo, port=0, log_config=None, lifespan="off", ws="none"))
-    serving = asyncio.create_task(server._serve())  # pyright: ignore[reportPrivateUsage]
+    serving = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with client() as fetcher:

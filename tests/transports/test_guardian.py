@@ -45,9 +45,9 @@ class Heard(asyncio.Protocol):
 
 async def main():
     children = [await Child.start([sys.executable, "-c", PROGRAM], Heard()) for _ in range(2)]
-    while guardian._process is None or len(guardian._groups) < 2 or len(Heard.said) < 4:
+    while guardian.pid is None or guardian.watched < 2 or len(Heard.said) < 4:
         await asyncio.sleep(0.001)
-    print(guardian._process.pid, *Heard.said, flush=True)
+    print(guardian.pid, *Heard.said, flush=True)
     await then(children)
 
 PROGRAM = {PAIR!r}
@@ -110,10 +110,10 @@ def running(pid: int) -> bool:
 
 def let_go(guardian: Guardian) -> Callable[[], object]:
     """Close the pipe, as the end of this process would; what is returned waits for the guardian's own end."""
-    process = guardian._process  # pyright: ignore[reportPrivateUsage]
-    assert process is not None
+    pid = guardian.pid
+    assert pid is not None
     guardian.forget()
-    return lambda: os.waitpid(process.pid, 0)
+    return lambda: os.waitpid(pid, 0)
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -195,12 +195,12 @@ def test_it_is_there_while_there_is_something_to_guard(sleeper: Callable[[], sub
     before = psutil.Process().num_fds()
     guardian.add(one.pid)
     guardian.add(two.pid)
-    process = guardian._process  # pyright: ignore[reportPrivateUsage]
-    assert process is not None
+    pid = guardian.pid
+    assert pid is not None
     guardian.remove(one.pid)
-    assert running(process.pid)
+    assert running(pid)
     guardian.remove(two.pid)
-    assert not psutil.pid_exists(process.pid)
+    assert not psutil.pid_exists(pid)
     assert psutil.Process().num_fds() == before
     assert one.poll() is None
     assert two.poll() is None
@@ -210,10 +210,10 @@ def test_one_that_was_killed_is_replaced_and_told_everything(sleeper: Callable[[
     one, two, three = sleeper(), sleeper(), sleeper()
     guardian = Guardian()
     guardian.add(one.pid)
-    process = guardian._process  # pyright: ignore[reportPrivateUsage]
-    assert process is not None
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    pid = guardian.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     guardian.add(two.pid)
     guardian.add(three.pid)
     guardian.remove(three.pid)

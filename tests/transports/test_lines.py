@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.transports import lines as module
 from dovetail.transports.lines import Framer, Lines, serve_connection
-from dovetail.transports.spool import SLICE
+from dovetail.transports.spool import SLICE, Budget
 from transports.scene import Held, Stand, initialize, modern, request, said, settled, until
 
 LIMIT = 8
@@ -30,13 +31,13 @@ def expected(stream: bytes) -> list[bytes | None]:
 @given(streams, st.data(), st.sampled_from([3, 4096]))
 def test_any_way_to_cut_a_stream_gives_the_same_lines(stream: bytes, data: st.DataObject, large: int) -> None:
     framer, lines, place = Framer(LIMIT), [], 0
-    original, module._PIECE = module._PIECE, large
+    original, module.MIN_PIECE_BYTES = module.MIN_PIECE_BYTES, large
     try:
         for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
             lines += framer.feed(stream[place:cut])
             place = cut
     finally:
-        module._PIECE = original
+        module.MIN_PIECE_BYTES = original
     assert lines == expected(stream)
 
 
@@ -57,9 +58,13 @@ def test_a_line_at_the_limit_passes_and_one_over_it_is_reported_once(cut: int) -
 
 def test_a_line_over_the_limit_is_not_kept() -> None:
     framer = Framer(100)
-    for _ in range(1000):
-        framer.feed(b"x" * 1000)
-        assert sum(map(len, framer._held)) <= 1000
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            framer.feed(b"x" * 1000)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
     assert framer.feed(b"\nok\n") == [b"ok"]
 
 
@@ -211,7 +216,8 @@ async def test_a_large_answer_leaves_in_slices_as_the_peer_reads() -> None:
     async def work(exchange: Any) -> Any:
         return said("x" * (3 * SLICE))
 
-    lines, pipe = Lines(Stand(work, waiting_bytes=1000)), Slow()
+    budget = Budget(1000)
+    lines, pipe = Lines(Stand(work), budget=budget), Slow()
     lines.connection_made(pipe)
     lines.data_received(line(modern(id=1)))
     await until(lambda: pipe.written)
@@ -221,12 +227,12 @@ async def test_a_large_answer_leaves_in_slices_as_the_peer_reads() -> None:
         lines.flush()
         assert len(pipe.written) == count
         lines.resume_writing()
-    while lines._held is not None:
+    for _ in range(5):
         lines.resume_writing()
     large, *small = pipe.messages
     assert len(large["result"]["content"][0]["text"]) == 3 * SLICE
     assert small == [{"small": 1}, {"small": 2}, {"small": 3}]
-    assert lines._budget.used == 0
+    assert budget.used == 0
     await lines.close(0)
 
 

@@ -39,6 +39,7 @@ from stand_ins import (
     response,
     text,
 )
+from transports.place import Visit, place
 from transports.scene import until
 
 QUICK = Timeouts(connect=2, probe=1, initialize=3, call=3, read=3)
@@ -365,19 +366,34 @@ async def test_an_address_that_is_none_is_told() -> None:
 
 
 async def test_leaving_is_complete_also_when_nobody_waits_for_it() -> None:
-    play = Play("handshake", session="s", stream=SILENCE)
+    begun, ended = asyncio.Event(), asyncio.Event()
+    about = {"protocolVersion": LATEST_HANDSHAKE, "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
 
-    async def slow(*_: Any) -> None:
-        await asyncio.sleep(60)
+    async def serve(visit: Visit) -> None:
+        while (found := await visit.request()) is not None:
+            head, body = found
+            if head.startswith(b"GET"):
+                visit.send(STREAM_HEAD)
+                begun.set()
+                await visit.gone()
+                ended.set()
+            elif head.startswith(b"DELETE"):
+                await visit.gone()  # without an answer
+            elif (id := json.loads(body).get("id")) is None:
+                visit.send(http(b"", status=202))
+            else:
+                answer = json.dumps({"jsonrpc": "2.0", "id": id, "result": about}).encode()
+                visit.send(http(answer, mcp_session_id="s"))
 
-    async with on_web(play) as at:
-        one = client(at)
+    async with place(serve) as here:
+        one = client(here.url, era="handshake")
         await one.connect()
-        channel = one._keeper.current.channel  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
-        channel._door.send = slow  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(one.close(), 0.05)
-        assert not [task for task in asyncio.all_tasks() if "_hear" in repr(task)]
+        async with asyncio.timeout(10):
+            await begun.wait()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.close(), 0.05)
+            await ended.wait()
+        assert one.stats().connections == 0
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

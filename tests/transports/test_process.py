@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -89,7 +90,7 @@ async def start() -> AsyncIterator[Start]:
 
     yield begin
     for child in children:
-        child._kill()  # pyright: ignore[reportPrivateUsage]
+        child.kill()
         await child.stop()
 
 
@@ -248,10 +249,16 @@ async def test_a_child_that_exits_at_once_leaves_its_code_and_its_last_words(sta
     assert child.stderr_tail() == "cannot open the database"
 
 
-async def test_the_last_words_are_waited_for(start: Start) -> None:
+async def test_the_last_words_are_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[asyncio.ReadTransport] = []
+
+    async def reader(protocol: asyncio.Protocol, pipe: Any) -> asyncio.ReadTransport:
+        opened.append(await pipes.open_reader(protocol, pipe))
+        return opened[-1]
+
+    monkeypatch.setattr("dovetail.transports.process.open_reader", reader)
     child, _ = await start("import sys; sys.exit('late')")
-    pipe = child._stderr.transport  # pyright: ignore[reportPrivateUsage]
-    assert pipe is not None
+    _, pipe = opened  # of its output and its errors
     pipe.pause_reading()
     await until(lambda: child.returncode is not None)
     asyncio.get_running_loop().call_later(0.05, pipe.resume_reading)
@@ -271,11 +278,16 @@ async def test_the_tail_is_short_and_safe_to_show(start: Start) -> None:
 
 
 async def test_much_on_stderr_neither_blocks_the_child_nor_fills_memory(start: Start) -> None:
-    child, heard = await start("import sys; sys.stderr.write('x' * 10_000_000); print('answer', flush=True); input()")
-    assert await heard.line() == "answer"
-    await child.stop()
+    program = "import sys; sys.stderr.write('x' * 10_000_000); print('answer', flush=True); input()"
+    tracemalloc.start()
+    try:
+        child, heard = await start(program)
+        assert await heard.line() == "answer"
+        await child.stop()
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
     assert 65000 < len(child.stderr_tail()) <= 65536
-    assert len(child._stderr._ring) <= 2 * 65536  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_sink_gets_every_line_and_long_ones_are_cut(start: Start) -> None:
@@ -491,9 +503,8 @@ async def test_a_cancelled_stop_goes_on(start: Start, impatient: None) -> None:
 async def test_a_kill_at_once_is_a_kill_of_all(start: Start) -> None:
     child, heard = await start(FAMILY)
     leader, inner = await heard.pids()
-    kill = child._kill  # pyright: ignore[reportPrivateUsage]
-    kill()
-    kill()
+    child.kill()
+    child.kill()
     await until(lambda: gone(leader, inner))
     assert await child.exited() == -signal.SIGKILL
 

@@ -228,8 +228,8 @@ async def test_a_sign_of_life_that_cannot_be_sent_hurts_nobody() -> None:
 @pytest.mark.parametrize("budget", [0, 10**9])
 @pytest.mark.parametrize("spoken", [True, False])
 async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> None:
-    wire = Wire()
-    one = reply(wire, budget=budget)
+    wire, waiting = Wire(), Budget(budget)
+    one = Reply(wire, "auto", [], 60.0, waiting)
     data = json.dumps("x" * (3 * SLICE)).encode()
     if spoken:
         await one.emit(b'"first"')
@@ -241,7 +241,7 @@ async def test_a_large_answer_leaves_in_slices(spoken: bool, budget: int) -> Non
     else:
         assert wire.body == data
         assert dict(wire.start["headers"])[b"content-length"] == b"%d" % len(data)
-    assert one._budget.used == 0
+    assert waiting.used == 0
 
 
 async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:
@@ -255,7 +255,7 @@ async def test_a_large_notice_leaves_in_slices_and_the_stream_goes_on() -> None:
 
 
 async def test_who_does_not_read_has_the_rest_laid_on_disk_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.005)
+    monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.005)
     wire, budget = Wire(), Budget(10**9)
     one = Reply(wire, "auto", [], 60.0, budget)
     data = bytes(range(256)) * (SLICE // 64)
@@ -303,7 +303,7 @@ class SlowAfterWriting:
 
 
 async def test_a_slow_client_gets_every_slice_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.001)
+    monkeypatch.setattr(module, "SPOOL_AFTER_S", 0.001)
     send, data = SlowAfterWriting(), bytes(range(256)) * 1024
     await Reply(send, "json", [], 15.0, Budget(10**9)).finish(data)
     assert bytes(send.written) == data

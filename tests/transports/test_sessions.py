@@ -1,8 +1,10 @@
 """Handshake sessions over HTTP: who may use one, its streams, what comes back after a lost connection, its end."""
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 
 from dovetail.errors import Busy, Disconnected, InvalidParams, PeerError, ResourceNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports import sessions as module
 from dovetail.transports.asgi import Endpoint
 from transports.scene import (
     BATCHING,
@@ -36,6 +37,8 @@ from transports.scene import (
 )
 
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
+
+QUICK_SWEEP = 0.02  # as a replay time: half of it is the longest pause between two sweeps
 
 
 def endpoint(stand: Stand | None = None, **options: Any) -> Endpoint:
@@ -81,14 +84,14 @@ async def test_ids_of_sessions_are_never_alike() -> None:
     app = endpoint()
     ids = {(await opened(app, ready=False))["mcp-session-id"] for _ in range(20)}
     assert len(ids) == 20
-    assert len(app._sessions) == 20
+    assert app.stats().sessions == 20
 
 
 async def test_a_malformed_introduction_opens_nothing() -> None:
     app = endpoint()
     answer = await post(app, initialize(capabilities=None, id=3))
     assert (answer.status, answer.last["error"]["code"], answer.last["id"]) == (400, -32602, 3)
-    assert len(app._sessions) == 0
+    assert app.stats().sessions == 0
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "application/json, text/event-stream"])
@@ -126,7 +129,7 @@ async def test_without_a_session_nothing_is_served(headers: dict[str, str], stat
     going = visit(app, messages[how], headers) if how in messages else Visit(app, how, headers=headers)
     assert (await going.done()).status == status
     assert stand.seen == []
-    assert len(app._sessions) == 1
+    assert app.stats().sessions == 1
 
 
 async def test_someone_elses_session_is_not_told_apart_from_none() -> None:
@@ -685,11 +688,11 @@ async def test_closing_ends_all_sessions() -> None:
     for stream in streams:
         await stream.done()
         assert stream.complete
-    assert (len(app._sessions), stand.listeners) == (0, [])
+    assert (app.stats().sessions, stand.listeners) == (0, [])
 
 
-async def gone(app: Endpoint, session: Mapping[str, str]) -> None:
-    await until(lambda: session["mcp-session-id"] not in app._sessions._sessions)
+async def gone(app: Endpoint, session: Mapping[str, str], left: int = 0) -> None:
+    await until(lambda: app.stats().sessions == left)
     assert (await post(app, request(), session)).status == 404
 
 
@@ -703,21 +706,18 @@ async def test_a_session_nobody_uses_goes() -> None:
     await gone(app, await opened(app))
 
 
-async def test_a_session_that_is_over_is_not_served_even_before_it_is_swept_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_session_that_is_over_is_not_served_even_before_it_is_swept_away() -> None:
     app = endpoint(Stand(session_lifetime=0.01))
     session = await opened(app)
-    monkeypatch.setattr(app._sessions, "_sweep", lambda: None)
     await asyncio.sleep(0.02)
+    assert app.stats().sessions == 1  # ended sessions are swept away every few seconds
     assert (await post(app, request(), session)).status == 404
-    assert len(app._sessions) == 0
+    assert app.stats().sessions == 0
 
 
-async def test_a_session_goes_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SWEEP", 0.005)
+async def test_a_session_goes_when_its_time_is_over() -> None:
     held = Held()
-    app = endpoint(Stand(held, session_lifetime=0.05))
+    app = endpoint(Stand(held, session_lifetime=0.05, replay_time=QUICK_SWEEP))
     session = await opened(app)
     stream, going = get(app, session), visit(app, request(text="a"), session)
     await until(lambda: held.began)
@@ -730,39 +730,44 @@ async def test_a_session_goes_when_its_time_is_over(monkeypatch: pytest.MonkeyPa
     await gone(app, session)
 
 
-async def test_a_session_at_work_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SWEEP", 0.005)
+async def test_a_session_at_work_is_in_use() -> None:
     held = Held()
-    app = endpoint(Stand(held, session_idle=0.02))
+    app = endpoint(Stand(held, session_idle=0.02, replay_time=QUICK_SWEEP))
     session = await opened(app)
     going, listening = visit(app, request(text="a"), session), await opened(app)
     stream = get(app, listening)
     await until(lambda: held.began and stream.sent)
     await asyncio.sleep(0.06)
-    assert len(app._sessions) == 2
+    assert app.stats().sessions == 2
     held.release("a")
     await going.done()
-    await gone(app, session)
-    assert len(app._sessions) == 1
+    await gone(app, session, left=1)
     stream.leave()
     await stream.done()
 
 
-async def test_events_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SWEEP", 0.005)
+async def test_events_are_forgotten_after_a_while() -> None:
     app = endpoint(Stand(talking, replay_time=0.01))
     session = await opened(app)
     last = (await post(app, request(), session)).events[0].id
-    await until(lambda: not app._sessions._shelf.kept)
+    await until(lambda: app.stats().replay_bytes == 0)
     assert (await get(app, session, last).done()).status == 400
 
 
-async def test_the_sweeper_rests_where_there_are_no_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SWEEP", 0.001)
-    app = endpoint()
+async def test_the_sweeper_rests_where_there_are_no_sessions() -> None:
+    """Its timer would keep the endpoint and the server alive."""
+    stand = Stand(replay_time=QUICK_SWEEP)
+    app = endpoint(stand)
     session = await opened(app)
     await Visit(app, "DELETE", headers=session).done()
-    await until(lambda: not app._sessions._sweepers)
+    alive = weakref.ref(stand)
+    del stand, app
+
+    def collected() -> bool:
+        gc.collect()
+        return alive() is None
+
+    await until(collected)
 
 
 # Limits

@@ -1,11 +1,14 @@
 """Standard streams: messages over pipes, sockets and files, and nothing of this process's own among them."""
 
 import asyncio
+import errno
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from dovetail.protocol.exchange import Exchange
-from dovetail.transports.lines import Lines, serve_connection
+from dovetail.transports.lines import serve_connection
 from dovetail.transports.stdio import open_lines
 from transports.scene import Held, Stand, modern, said, settled, until
 
@@ -116,14 +119,17 @@ async def test_a_client_that_does_not_read_is_not_read_from(ends: tuple[Ends, in
     client, source, sink = ends
 
     async def work(exchange: Exchange) -> Any:
-        return said("x" * 1_000_000)
+        return said("x" * 4_000_000)
 
-    lines = await open_lines(Stand(work), source, sink)
-    for number in range(8):
-        client.send(modern(id=number))
-    await until(lambda: not lines._writable.is_set())
-    assert len(await client.answers(8)) == 8
-    assert lines._writable.is_set()
+    stand = Stand(work)
+    lines = await open_lines(stand, source, sink)
+    client.send(modern(id=0))
+    await until(lambda: bool(select.select([client.reads], [], [], 0)[0]))  # the answer has begun to come
+    client.send(modern(id=1))
+    await settled(50)
+    assert len(stand.seen) == 1
+    assert len(await client.answers(2)) == 2
+    assert len(stand.seen) == 2
     await lines.close(0)
 
 
@@ -154,15 +160,24 @@ async def test_a_conversation_over_files(tmp_path: Path) -> None:
     assert [one["result"]["content"][0]["text"] for one in answers] == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_file_closed_under_the_reader_ends_the_reader(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    from dovetail.transports.stdio import _read
+async def test_a_file_closed_under_the_reader_ends_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, output = tmp_path / "in", tmp_path / "out"
+    script.write_bytes(b"")
+    threads, failures, read = set(threading.enumerate()), list[Any](), os.read
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    with script.open("rb") as reading, output.open("wb") as writing:
+        closed = reading.fileno()
 
-    path = tmp_path / "in"
-    path.write_bytes(b"")
-    with path.open("rb") as reading:
-        descriptor = reading.fileno()
-    await asyncio.to_thread(_read, Lines(Stand()), loop, descriptor)
+        def fail(descriptor: int, size: int) -> bytes:
+            if descriptor == closed:
+                raise OSError(errno.EBADF, "closed")
+            return read(descriptor, size)
+
+        monkeypatch.setattr(os, "read", fail)
+        lines = await open_lines(Stand(), closed, writing.fileno())
+        await until(lambda: set(threading.enumerate()) <= threads)
+        await lines.close(0)
+    assert not failures
 
 
 # Nothing else reaches the client

@@ -10,15 +10,20 @@ import time
 
 import pytest
 
-from dovetail.transports import watchdog
-from dovetail.transports.watchdog import Watchdog, _hung_up
+from dovetail.transports.watchdog import Watchdog, hung_up
 from transports.scene import until
 
 
-@pytest.fixture(autouse=True)
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_BEAT", 0.005)
-    monkeypatch.setattr(watchdog, "_LATE", 0.05)
+def brisk(blocked_after: float = 0.05, report_every: float = 10.0) -> Watchdog:
+    return Watchdog(interval=0.005, blocked_after=blocked_after, report_every=report_every)
+
+
+def started(dog: Watchdog) -> threading.Thread:
+    """Start it; its thread."""
+    before = set(threading.enumerate())
+    dog.start()
+    (thread,) = set(threading.enumerate()) - before
+    return thread
 
 
 def hold_everything_up(seconds: float) -> None:
@@ -26,7 +31,7 @@ def hold_everything_up(seconds: float) -> None:
 
 
 async def test_a_blocked_loop_is_reported_with_what_blocks_it(caplog: pytest.LogCaptureFixture) -> None:
-    dog = Watchdog()
+    dog = brisk()
     dog.start()
     hold_everything_up(0.3)
     dog.stop()
@@ -36,24 +41,20 @@ async def test_a_blocked_loop_is_reported_with_what_blocks_it(caplog: pytest.Log
     assert len(record.getMessage()) < 5000
 
 
-async def test_a_loop_that_turns_is_left_alone(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchdog, "_LATE", 5.0)  # a busy machine is not a blocked loop
-    dog = Watchdog()
+async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    dog = brisk(blocked_after=5.0)  # a busy machine is not a blocked loop
     dog.start()
-    beat = dog._beat
-    await until(lambda: dog._beat - beat > 0.05)
+    first = dog.last_turn
+    await until(lambda: dog.last_turn - first > 0.05)
     dog.stop()
     assert not caplog.records
 
 
 @pytest.mark.parametrize(("every", "repeated"), [(1000.0, False), (0.0, True)])
 async def test_a_report_is_repeated_only_after_a_while(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, every: float, repeated: bool
+    caplog: pytest.LogCaptureFixture, every: float, repeated: bool
 ) -> None:
-    monkeypatch.setattr(watchdog, "_REPORT_EVERY", every)
-    dog = Watchdog()
+    dog = brisk(report_every=every)
     dog.start()
     hold_everything_up(0.3)
     dog.stop()
@@ -61,48 +62,38 @@ async def test_a_report_is_repeated_only_after_a_while(
 
 
 async def test_stopping_ends_the_thread_and_the_beat() -> None:
-    dog = Watchdog()
-    dog.start()
-    assert dog._thread.daemon
+    dog = brisk()
+    thread = started(dog)
+    assert thread.daemon
     dog.stop()
-    await asyncio.to_thread(dog._thread.join, 10)
-    assert not dog._thread.is_alive()
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
     await asyncio.sleep(0.03)
-    beat = dog._beat
+    last = dog.last_turn
     await asyncio.sleep(0.03)
-    assert dog._beat == beat
-
-
-async def test_the_earliest_end_counts() -> None:
-    dog = Watchdog()
-    for seconds, code in ((50.0, 1), (10.0, 2), (30.0, 3)):
-        dog.end_within(seconds, code)
-    assert dog._exit_code == 2
-    assert dog._stop_at is not None
-    assert dog._stop_at - time.monotonic() <= 10.0
+    assert dog.last_turn == last
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="platform: no poll")
 def test_hang_ups_are_seen() -> None:
     reads, writes = os.pipe()
-    assert not _hung_up(reads)
+    assert not hung_up(reads)
     os.close(writes)
-    assert _hung_up(reads)
+    assert hung_up(reads)
     os.close(reads)
-    assert _hung_up(reads)
+    assert hung_up(reads)
 
 
 PROGRAM = """
 import asyncio, os, sys, threading, time
-from dovetail.transports import watchdog
-
-watchdog._BEAT, watchdog._LATE = 0.01, 0.05
+from dovetail.transports.watchdog import Watchdog
 
 async def main():
-    dog = watchdog.Watchdog()
+    dog = Watchdog(interval=0.01, blocked_after=0.05)
     dog.start(0 if "hang-up" in sys.argv else None)
     if "hang-up" not in sys.argv:
-        dog.end_within(0.1, 7)
+        for seconds, code in ((50.0, 1), (0.1, 7), (30.0, 3)):  # the earliest end counts
+            dog.end_within(seconds, code)
     print("ready", flush=True)
     time.sleep(60)
 
@@ -131,9 +122,8 @@ def test_a_process_whose_loop_is_blocked_ends_all_the_same(why: str, code: int) 
 
 
 async def test_the_watch_is_kept_from_outside_the_loop() -> None:
-    dog = Watchdog()
-    dog.start()
-    await until(lambda: dog._thread.is_alive())
-    assert dog._thread is not threading.current_thread()
-    assert dog._main == threading.get_ident()
+    dog = brisk()
+    thread = started(dog)
+    assert thread.is_alive()
+    assert thread is not threading.current_thread()
     dog.stop()

@@ -21,6 +21,11 @@ class Peer(Generic[Token]):
         self._next = 0
         self._open: dict[Id, Token] = {}
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions wait for an answer."""
+        return len(self._open)
+
     def ask(self, token: Token, method: str, params: dict[str, Any]) -> tuple[Id, bytes]:
         """A request with a fresh id, and the bytes to send."""
         self._next += 1

@@ -71,6 +71,11 @@ class Duplex:
         """How many requests are being worked on."""
         return len(self._running)
 
+    @property
+    def open_questions(self) -> int:
+        """How many questions wait for the client's answer."""
+        return self._peer.open_questions
+
     def speaks(self, principal: Principal | None) -> None:
         """Who sends the next messages: the same one as before, with what they may do by now."""
         if principal is not self._principal:

@@ -55,6 +55,16 @@ class Guardian:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The process ID of the guardian, or None if it does not run."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def watched(self) -> int:
+        """How many process groups it watches."""
+        return len(self._groups)
+
     def add(self, group: int) -> None:
         """Watch a process group from now on."""
         with self._lock:

@@ -14,7 +14,7 @@ from dovetail.transports.duplex import Duplex
 from dovetail.transports.spool import SLICE, Budget, Spool
 
 _BEGINNING = 256
-_PIECE = 4096  # bytes from which on a piece of a line is worth its own place
+MIN_PIECE_BYTES = 4096  # bytes from which on a piece of a line is worth its own place
 
 
 class Framer:
@@ -58,9 +58,9 @@ class Framer:
         """Keep a piece; small ones together, because each alone would take many times its size."""
         self._size += len(piece)
         last = self._held[-1] if self._held else None
-        if len(piece) >= _PIECE:
+        if len(piece) >= MIN_PIECE_BYTES:
             self._held.append(piece)
-        elif type(last) is bytearray and len(last) < _PIECE:
+        elif type(last) is bytearray and len(last) < MIN_PIECE_BYTES:
             last += piece
         else:
             self._held.append(bytearray(piece))

@@ -104,6 +104,10 @@ class Child:
         await self._settled(self._stderr.closed, self._output.closed)
         self._release()
 
+    def kill(self) -> None:
+        """Kill it and all it started at once. A second call does nothing."""
+        self._kill()
+
     async def _connect(self, process: subprocess.Popen[bytes]) -> None:
         # A pipe that is handed over belongs to its transport, also when opening that fails.
         pipes = [pipe for pipe in (process.stderr, process.stdout, process.stdin) if pipe is not None]

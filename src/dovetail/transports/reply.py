@@ -17,7 +17,7 @@ from dovetail.transports.suspending import Suspending
 _OPEN_AFTER_S = 10.0
 # Where streams are preferred they begin at once. The short delay lets a quick call send head and result in one write.
 _OPEN_PREFERRED_AFTER_S = 0.05
-_PATIENCE = 0.5  # seconds without any progress after which a reply goes to disk
+SPOOL_AFTER_S = 0.5  # seconds without any progress after which a reply goes to disk
 _JSON = (b"content-type", b"application/json")
 # Proxies must neither keep nor hold back a stream. spec: streamable-http#receiving-messages
 STREAM_HEADERS: Headers = [
@@ -59,7 +59,7 @@ class _Patience:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._spool.to_disk)
+        self._timer = asyncio.get_running_loop().call_later(SPOOL_AFTER_S, self._spool.to_disk)
 
     def end(self) -> None:
         if self._timer is not None:

@@ -16,16 +16,21 @@ from typing import Self
 
 log = logging.getLogger("dovetail")
 
-_BEAT = 0.25
-_LATE = 1.0
 _GONE_GRACE = 0.5
-_REPORT_EVERY = 10.0
 
 
 class Watchdog:
-    """Watches the loop it is started on."""
+    """Watches the loop it is started on.
 
-    def __init__(self) -> None:
+    interval: seconds between two checks.
+    blocked_after: seconds without a turn of the loop after which it is reported.
+    report_every: seconds between two reports.
+    """
+
+    def __init__(self, *, interval: float = 0.25, blocked_after: float = 1.0, report_every: float = 10.0) -> None:
+        self._interval = interval
+        self._blocked_after = blocked_after
+        self._report_every = report_every
         self._loop: asyncio.AbstractEventLoop | None = None
         self._source: int | None = None
         self._beat = time.monotonic()
@@ -41,6 +46,11 @@ class Watchdog:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def last_turn(self) -> float:
+        """When the loop last turned, in the time of `time.monotonic`."""
+        return self._beat
 
     def start(self, source: int | None = None) -> None:
         """Watch the running loop; `source` is a descriptor whose hang-up means nobody needs us any more."""
@@ -63,20 +73,20 @@ class Watchdog:
     def _tick(self) -> None:
         self._beat = time.monotonic()
         if self._loop is not None and not self._done.is_set():
-            self._loop.call_later(_BEAT, self._tick)
+            self._loop.call_later(self._interval, self._tick)
 
     def _watch(self) -> None:
-        while not self._done.wait(_BEAT):
+        while not self._done.wait(self._interval):
             now = time.monotonic()
             if self._stop_at is not None and now >= self._stop_at:
                 os._exit(self._exit_code)
-            if now - self._beat > _LATE:
+            if now - self._beat > self._blocked_after:
                 self._report(now)
-                if self._source is not None and _hung_up(self._source):
+                if self._source is not None and hung_up(self._source):
                     self.end_within(_GONE_GRACE, 0)
 
     def _report(self, now: float) -> None:
-        if now - self._reported < _REPORT_EVERY:
+        if now - self._reported < self._report_every:
             return
         self._reported = now
         frame = sys._current_frames().get(self._main)  # pyright: ignore[reportPrivateUsage]
@@ -84,7 +94,8 @@ class Watchdog:
         log.error("the event loop has been blocked for %.1f s; it is at\n%s", now - self._beat, stack[-4096:])
 
 
-def _hung_up(descriptor: int) -> bool:
+def hung_up(descriptor: int) -> bool:
+    """Return whether the other end of a pipe or terminal is gone, or the descriptor is closed."""
     if not hasattr(select, "poll"):
         return False
     poll = select.poll()
