@@ -21,6 +21,7 @@ class Kernel:
         return 7
 
     def SetInformationJobObject(self, handle: int, kind: int, limits: Any, size: int) -> int:  # noqa: N802
+        # ctypes has no public way to read what byref() refers to.
         self.calls.append(("limit", handle, kind, limits._obj.BasicLimitInformation.LimitFlags, size))
         return 1
 
