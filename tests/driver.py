@@ -156,11 +156,11 @@ class Peer:
         self.extra_headers: dict[str, str] = {}
         self.ended = asyncio.Event()  # a duplex connection was closed by the server
         self.writer: asyncio.StreamWriter | None = None  # the sending half of a byte stream
-        self._send: Callable[[bytes], Awaitable[None]] | None = None
+        self.send_bytes: Callable[[bytes], Awaitable[None]] | None = None
         self._pending: dict[tuple[type, int | str], Pending] = {}
         self._untaken: list[tuple[str, Any]] = []
         self._strays: list[Any] = []
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         self._next = 0
         self._spoken: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -189,12 +189,12 @@ class Peer:
         )
         data = json.dumps({"jsonrpc": "2.0", "id": id} | message).encode()
         self._spoken.add(pending.revision)
-        if self._send is not None:
+        if self.send_bytes is not None:
             self._pending[type(id), id] = pending
-            pending.task = self._spawn(self._send(data))
+            pending.task = self.spawn(self.send_bytes(data))
         else:
             posted = self.headers(message, pending.revision) | dict(headers or {})
-            pending.task = self._spawn(self._post(pending, data, posted))
+            pending.task = self.spawn(self._post(pending, data, posted))
         return pending
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
@@ -225,14 +225,14 @@ class Peer:
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = dict(params)
-        if self._send is not None:
-            await self._send(json.dumps(message).encode())
+        if self.send_bytes is not None:
+            await self.send_bytes(json.dumps(message).encode())
             return None
         headers = self.headers(message, self.revision) | options.get("headers", {})
         response = await self.http("POST", self.path, headers, json.dumps(message).encode())
         body = await response.read()
         if response.status == 202:
-            self._hold(body == b"", f"202 with a body: {body!r}")
+            self.hold(body == b"", f"202 with a body: {body!r}")
         return response.status
 
     async def cancel(self, id: Any, reason: str | None = None) -> int | None:
@@ -243,8 +243,8 @@ class Peer:
 
     async def raw(self, data: bytes, *, headers: Mapping[str, str | None] | None = None) -> Raw:
         """Send bytes as they are and wait for what comes back."""
-        if self._send is not None:
-            await self._send(data)
+        if self.send_bytes is not None:
+            await self.send_bytes(data)
             return Raw(None, {}, [await self.next_stray()])
         given = {"content-type": "application/json", "accept": JSON_AND_STREAM} | self._session_headers(self.revision)
         response = await self.http("POST", self.path, given | dict(headers or {}), data)
@@ -252,8 +252,8 @@ class Peer:
 
     async def send_raw(self, data: bytes) -> None:
         """Send bytes as they are on a duplex transport."""
-        assert self._send is not None, "over HTTP use raw"
-        await self._send(data)
+        assert self.send_bytes is not None, "over HTTP use raw"
+        await self.send_bytes(data)
 
     async def http(
         self, method: str, path: str | None = None, headers: Mapping[str, str | None] | Any = (), body: bytes = b""
@@ -295,8 +295,8 @@ class Peer:
         try:
             async with asyncio.timeout(PATIENCE):
                 while (found := look()) is None:
-                    self._news.clear()
-                    await self._news.wait()
+                    self.news.clear()
+                    await self.news.wait()
                 return found
         except TimeoutError:
             raise AssertionError(f"{what} did not come; received {self.messages[-20:]}") from None
@@ -395,14 +395,30 @@ class Peer:
             headers["last-event-id"] = last_event_id
         response = await self.http("GET", self.path, headers)
         assert response.status == 200, (response.status, await response.read())
-        self.listening = response
-        self._spawn(self._follow_listening(response))
+        self.follow_listening(response)
         return response
+
+    def follow_listening(self, response: Response) -> None:
+        """Read a stream of what the server says unasked, in a task."""
+        self.listening = response
+        self.spawn(self._follow_listening(response))
+
+    async def reading_ended(self) -> None:
+        """Wait until every stream that is read has ended."""
+        await asyncio.gather(*self._tasks)
+
+    def ignore(self, id: int) -> None:
+        """Do not take the next response with this id for the answer to the request that has it."""
+        del self._pending[int, id]
+
+    def expect(self, pending: Pending) -> None:
+        """Wait for the answer to a request again."""
+        self._pending[type(pending.id), pending.id] = pending
 
     async def _follow_listening(self, response: Response) -> None:
         with contextlib.suppress(ConnectionError):
             async for event in response.events():
-                self._news.set()
+                self.news.set()
                 if event.data:
                     self.arrived(event.data.encode(), None)
 
@@ -415,29 +431,29 @@ class Peer:
         except ValueError as exc:
             self.violations.append(AssertionError(f"not JSON: {data!r} ({exc})"))
             return
-        self._hold(b"\n" not in data, f"a message over several lines: {data!r}")
+        self.hold(b"\n" not in data, f"a message over several lines: {data!r}")
         self.messages.append(message)
         if isinstance(message, list):
             self._strays.append(message)
         else:
             self._sort(message, pending, response)
-        self._news.set()
+        self.news.set()
 
     def _sort(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
         revision = pending.revision if pending is not None else None
         if "method" in message and "id" in message:
             self._judge(lambda: oracle.judge_question(revision or self.revision, message))
             self.questions.append((message["method"], message.get("params")))
-            self._spawn(self._reply(message))
+            self.spawn(self._reply(message))
         elif "method" in message:
             self._judge_notice(message, revision)
             self.notices.append((message["method"], message.get("params")))
             self._untaken.append(self.notices[-1])
         else:
-            self._settle(message, pending, response)
+            self.settle(message, pending, response)
 
-    def _settle(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
-        self._hold(("result" in message) != ("error" in message), f"not one of result and error: {message}")
+    def settle(self, message: dict[str, Any], pending: Pending | None, response: Response | None) -> None:
+        self.hold(("result" in message) != ("error" in message), f"not one of result and error: {message}")
         id = message.get("id")
         found = pending or (self._pending.pop((type(id), id), None) if id is not None else None)
         if found is None:
@@ -447,13 +463,13 @@ class Peer:
             return
         if response is None or "id" in message:
             same = id == found.id and type(id) is type(found.id)
-            self._hold(same, f"the answer to {found.id!r} carries another id: {message}")
+            self.hold(same, f"the answer to {found.id!r} carries another id: {message}")
         before = len(self.violations)
         if "error" in message:
             self._judge(lambda: oracle.judge_error(found.revision, message))
         elif found.method != "initialize":
             self._judge(lambda: oracle.judge_result(found.revision, found.method, message))
-        self._hold(not found.future.done(), f"answered twice: {message}")
+        self.hold(not found.future.done(), f"answered twice: {message}")
         if found.future.done():
             return
         if len(self.violations) > before:
@@ -482,12 +498,12 @@ class Peer:
         except PeerError as exc:
             answer["error"] = {"code": exc.code, "message": exc.message}
         data = json.dumps(answer).encode()
-        if self._send is not None:
-            await self._send(data)
+        if self.send_bytes is not None:
+            await self.send_bytes(data)
             return
         response = await self.http("POST", self.path, self.headers(answer, self.revision), data)
         body = await response.read()
-        self._hold(response.status == 202 and not body, f"a response was answered {response.status} {body!r}")
+        self.hold(response.status == 202 and not body, f"a response was answered {response.status} {body!r}")
 
     async def _answered(self, method: str, params: Any) -> Any:
         name = "elicitation/create" if method == "elicitation/createDialog" and method not in self.answer else method
@@ -503,12 +519,12 @@ class Peer:
             try:
                 if response.media_type == "text/event-stream":
                     async for event in response.events():
-                        self._news.set()
+                        self.news.set()
                         if event.data:
                             self.arrived(event.data.encode(), pending, response)
                 else:
                     body = await response.read()
-                    self._hold(response.media_type == "application/json", f"answered {response.status} {body!r}")
+                    self.hold(response.media_type == "application/json", f"answered {response.status} {body!r}")
                     self.arrived(body, pending, response)
             finally:
                 response.abort()
@@ -520,7 +536,7 @@ class Peer:
 
     # Judging
 
-    def _hold(self, true: bool, otherwise: str) -> None:
+    def hold(self, true: bool, otherwise: str) -> None:
         if not true:
             self.violations.append(AssertionError(otherwise))
 
@@ -530,7 +546,7 @@ class Peer:
         except Exception as exc:
             self.violations.append(exc)
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -540,7 +556,7 @@ class Peer:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             self.violations.append(exc)
-            self._news.set()
+            self.news.set()
 
     async def hang_up(self) -> None:
         """Stop everything of ours."""
@@ -683,7 +699,7 @@ async def _memory(server: Server, peer: Peer) -> AsyncIterator[None]:
     async def send(data: bytes) -> None:
         link.receive(data)
 
-    peer._send = send
+    peer.send_bytes = send
     try:
         yield
     finally:
@@ -747,11 +763,11 @@ async def _lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pee
     async def read() -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                peer._hold(line.endswith(b"\n"), f"the last line is not ended: {line[-80:]!r}")
+                peer.hold(line.endswith(b"\n"), f"the last line is not ended: {line[-80:]!r}")
                 peer.arrived(line.rstrip(b"\n"), None)
         peer.ended.set()
 
-    peer._send = send
+    peer.send_bytes = send
     peer.writer = writer
     task = asyncio.get_running_loop().create_task(read())
     try:
@@ -802,7 +818,7 @@ async def put_down(process: asyncio.subprocess.Process) -> None:
 async def _hear(stderr: asyncio.StreamReader, peer: Peer) -> None:
     while line := await stderr.readline():
         peer.stderr.append(line.decode().rstrip("\n"))
-        peer._news.set()
+        peer.news.set()
 
 
 async def spawn(factory: Callable[[], Server], transport: str = "stdio", **options: Any) -> asyncio.subprocess.Process:
@@ -841,7 +857,7 @@ async def _old_stream(peer: Peer) -> AsyncIterator[None]:
         with contextlib.suppress(ConnectionError):
             async for event in events:
                 if event.data:
-                    peer._hold(event.name == "message", f"an event of another name: {event}")
+                    peer.hold(event.name == "message", f"an event of another name: {event}")
                     peer.arrived(event.data.encode(), None)
         peer.ended.set()
 
@@ -849,10 +865,10 @@ async def _old_stream(peer: Peer) -> AsyncIterator[None]:
         headers = {"content-type": "application/json"} | peer.extra_headers
         posted = await peer.http("POST", address, headers, data)
         body = await posted.read()
-        peer._hold(posted.status == 202, f"a message was answered {posted.status} {body!r}")
+        peer.hold(posted.status == 202, f"a message was answered {posted.status} {body!r}")
 
-    peer._send = send
-    peer._spawn(read())
+    peer.send_bytes = send
+    peer.spawn(read())
     try:
         yield
     finally:

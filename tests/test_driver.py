@@ -85,7 +85,7 @@ async def test_an_answer_given_twice_is_a_violation() -> None:
     async with connect(app, "memory", OLD) as peer:
         pending = peer.start("tools/list")
         await pending
-        peer._settle(result({"tools": []}) | {"id": pending.id}, pending, None)
+        peer.settle(result({"tools": []}) | {"id": pending.id}, pending, None)
         assert "answered twice" in str(peer.violations.pop())
 
 

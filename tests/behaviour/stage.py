@@ -34,12 +34,12 @@ class Stage:
 
     async def wait(self, name: str) -> str:
         """Says nothing until released."""
-        return await self._play(name)
+        return await self.play(name)
 
     async def talk(self, name: str, ctx: Context) -> str:
         """Reports progress, waits to be released, reports again."""
         await ctx.progress(1, total=2, message=name)
-        value = await self._play(name)
+        value = await self.play(name)
         await ctx.progress(2, total=2, message=name)
         return value
 
@@ -58,7 +58,8 @@ class Stage:
             await ctx.progress(number, total=to)
         return f"counted to {to}"
 
-    async def _play(self, name: str) -> str:
+    async def play(self, name: str) -> str:
+        """Report the beginning, wait to be released, report the end."""
         self._begun[name].set()
         try:
             await self._free[name].wait()
@@ -82,6 +83,10 @@ class Stage:
     def here(self) -> None:
         """Remember the loop, for tools that run in threads."""
         self._loop = asyncio.get_running_loop()
+
+    def over(self, name: str) -> None:
+        """Say that a call of this name has ended."""
+        self._over[name].set()
 
     def release(self, name: str) -> None:
         """Let the call of this name finish."""

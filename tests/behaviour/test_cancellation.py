@@ -56,13 +56,13 @@ async def test_nothing_is_said_about_a_cancelled_request(revision: str, transpor
     async def stubborn(ctx: Context) -> str:
         await ctx.progress(1)
         try:
-            await stage._play("first")
+            await stage.play("first")
         except asyncio.CancelledError:
             await ctx.progress(2)
             await ctx.log("error", "still talking")
-        await stage._play("second")
+        await stage.play("second")
         await ctx.progress(3)
-        stage._over["all"].set()
+        stage.over("all")
         stage.ends["all"] = "finished"
         return "too late"
 
@@ -87,9 +87,9 @@ async def test_the_id_of_a_cancelled_request_can_be_used_again(revision: str, tr
     @stage.app.tool
     async def stubborn() -> str:
         try:
-            await stage._play("first")
+            await stage.play("first")
         except asyncio.CancelledError:
-            await stage._play("second")
+            await stage.play("second")
         return "too late"
 
     async with connect(stage.app, transport, revision) as peer:

@@ -221,7 +221,7 @@ async def test_an_error_after_the_stream_began_is_its_last_event(
 
     @stage.app.tool
     async def fail(name: str) -> str:
-        await stage._play(name)
+        await stage.play(name)
         raise fault
 
     async with connect(stage.app, transport, revision) as peer:

@@ -8,7 +8,6 @@ import pytest
 from behaviour.manifest import requirement
 from behaviour.stage import Stage, call, text
 from dovetail import Context, Limits
-from dovetail.transports import sessions as sessions_module
 from driver import Peer, Pending, another, connect
 from rawhttp import PATIENCE, Event, Response
 
@@ -31,7 +30,7 @@ def stepping(stage: Stage) -> None:
     async def steps(name: str, ctx: Context) -> str:
         for step in range(10):
             await ctx.progress(step, message=f"{name}{step}")
-            await stage._play(f"{name}{step}")
+            await stage.play(f"{name}{step}")
         return f"{name} is done"
 
 
@@ -239,8 +238,7 @@ async def test_what_is_no_longer_kept_is_an_error_not_a_gap(revision: str) -> No
 
 
 @requirement("resume.window")
-async def test_streams_that_ended_are_forgotten_after_a_while(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions_module, "_SWEEP", 0.02)
+async def test_streams_that_ended_are_forgotten_after_a_while(revision: str) -> None:
     async with connect(Stage(limits=Limits(replay_time=0.1)).app, "http", revision, listen=False) as peer:
         pending = peer.start("tools/call", call("count", to=3), progress_token=1)
         await pending
@@ -300,7 +298,7 @@ async def test_a_tool_may_let_go_of_the_connection(revision: str) -> None:
         await ctx.progress(1, message="first")
         await ctx.close_stream(retry_ms=20)
         await ctx.progress(2, message="second")
-        await stage._play("slow")
+        await stage.play("slow")
         return "late"
 
     async with connect(stage.app, "http", revision) as peer:

@@ -11,7 +11,6 @@ from behaviour.manifest import requirement
 from behaviour.stage import Stage, call, refused, text
 from dovetail import Context, Limits, Server
 from dovetail.errors import Disconnected
-from dovetail.transports import sessions as sessions_module
 from driver import CLIENT, MODERN, Peer, another, connect
 from rawhttp import PATIENCE
 
@@ -88,7 +87,7 @@ async def test_a_session_ends_on_the_clients_wish(revision: str) -> None:
             await running
         assert peer.listening is not None
         # Its stream ends too.
-        await asyncio.wait_for(asyncio.gather(*peer._tasks), PATIENCE)
+        await asyncio.wait_for(peer.reading_ended(), PATIENCE)
 
 
 @requirement("session.delete")
@@ -147,8 +146,7 @@ async def _listen_again(peer: Peer) -> int:
     headers = {"accept": "text/event-stream", "mcp-session-id": peer.session}
     response = await peer.http("GET", None, headers)
     if response.status == 200:
-        peer.listening = response
-        peer._spawn(peer._follow_listening(response))
+        peer.follow_listening(response)
     else:
         await response.close()
     return response.status
@@ -277,8 +275,7 @@ async def test_a_session_at_work_or_listening_does_not_expire(revision: str) -> 
 
 
 @requirement("session.idle")
-async def test_what_expired_is_swept_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions_module, "_SWEEP", 0.02)
+async def test_what_expired_is_swept_away() -> None:
     app = Stage(limits=Limits(session_idle=0.05, session_lifetime=0.2)).app
     endpoint = app.asgi()
     from driver import serving_asgi
@@ -291,8 +288,8 @@ async def test_what_expired_is_swept_away(monkeypatch: pytest.MonkeyPatch) -> No
         unused.web = web
         await unused.open(listen=False)
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*peer._tasks)  # a listener's stream ends with its session's lifetime
-        assert len(endpoint._sessions) == 0
+            await peer.reading_ended()  # a listener's stream ends with its session's lifetime
+        assert app.stats().sessions == 0
         assert await status(unused) == 404
         await peer.hang_up()
 
@@ -405,7 +402,7 @@ async def test_the_stateless_era_opens_no_session() -> None:
             await pending
             assert pending.response is not None
             assert "mcp-session-id" not in pending.response.headers
-        assert len(endpoint._sessions) == 0
+        assert app.stats().sessions == 0
         exc = await refused(peer.request("tools/call", {"name": "none"}))
         assert "mcp-session-id" not in exc.headers
         await peer.hang_up()

@@ -119,11 +119,11 @@ async def test_refusals_are_passed_on(eras: tuple[str, str]) -> None:
     async with gateway(eras) as (client, _, _):
         with pytest.raises(ToolError, match="not today"):
             await client.call("far_fail")
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(PeerError, match="far_nothing"):
             await client.call("far_nothing")
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(PeerError, match="nothing"):
             await client.call("nothing")
-        with pytest.raises(NotFound if eras[0] == OLD else PeerError, match="not found"):
+        with pytest.raises(NotFound if eras[0] == OLD else PeerError, match=r"far\+note:x"):
             await client.read("far+note:x")
 
 
@@ -195,7 +195,7 @@ async def test_a_server_whose_changes_are_heard_no_more_is_listened_to_again(cap
         forwarding, heard = client.mountable(), list[str]()
         forwarding.follow(lambda notice, _: heard.append(notice))
         await forwarding.start()
-        await until(lambda: "the changes of it are not heard any more" in caplog.text)
+        await until(lambda: [one for one in caplog.records if one.levelname == "WARNING"])
         await forwarding.start()
         await until(lambda: len(heard) >= 3)
         assert heard[:3] == [f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")]
@@ -291,7 +291,7 @@ async def test_a_server_that_is_not_there_costs_the_others_nothing(caplog: pytes
     async with Client(app) as client:
         assert [tool.name for tool in await client.list_tools()] == ["one"]
         assert await client.call("one") == 1
-        with pytest.raises(PeerError, match="could not answer"):
+        with pytest.raises(PeerError, match="gone_x"):
             await client.call("gone_x")
     await app.stop()
     assert "127.0.0.1" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 
 from dovetail import Argument, Client, Context, EmbeddedResource, PeerError, ResourceLink, Server, ToolError, Transform
 from dovetail import ResourceContents as Contents
+from mentions import mentions, values
 
 
 def inner(name: str = "inner", **options: Any) -> Server:
@@ -80,7 +81,7 @@ async def test_everything_under_a_prefix(revision: str) -> None:
         assert "be kind" in str(await client.get_prompt("in_greet", {"kind": "kind"}))
         assert (await client.complete("kind", "x", prompt="in_greet")).values == ["x!"]
         for wrong in ("add", "in_nothing", "in_", "other_add"):
-            with pytest.raises(PeerError, match="Unknown tool"):
+            with pytest.raises(PeerError, match=values(wrong)):
                 await client.call(wrong)
         with pytest.raises(PeerError):
             await client.read("note:7")
@@ -188,7 +189,7 @@ async def test_transforms(revision: str) -> None:
             with pytest.raises(ToolError, match="Invalid arguments"):
                 await client.call("in_increase", **arguments)
         for gone in ("in_add", "in_wipe"):
-            with pytest.raises(PeerError, match="Unknown tool"):
+            with pytest.raises(PeerError, match=gone):
                 await client.call(gone)
         assert (await client.list_resources())[0].description == "All of them."
         prompt = await client.get_prompt("in_greet", {"manner": "good"})
@@ -243,10 +244,10 @@ async def test_mistakes() -> None:
 
 
 UNFIT: list[tuple[dict[str, Transform], str]] = [
-    ({"ad": Transform(hide=True)}, r"about `ad` \(did you mean `add`\?\), which is not there"),
-    ({"add": Transform(arguments={"c": Argument(name="d")})}, "`add` has no argument `c`"),
-    ({"greet": Transform(arguments={"kynd": Argument(name="d")})}, r"`greet` has no argument `kynd` \(did you mean"),
-    ({"add": Transform(name="wipe")}, "`add` would be called `wipe`, which is there already"),
+    ({"ad": Transform(hide=True)}, values("ad", "add")),
+    ({"add": Transform(arguments={"c": Argument(name="d")})}, values("add", "c")),
+    ({"greet": Transform(arguments={"kynd": Argument(name="d")})}, values("greet", "kynd", "kind")),
+    ({"add": Transform(name="wipe")}, values("add", "wipe")),
 ]
 
 
@@ -271,7 +272,7 @@ async def test_of_a_server_elsewhere_the_log_tells_once(
     async with Client(app, cache=False) as client:
         for _ in range(2):
             assert "links" in {tool.name for tool in await client.list_tools()}
-    told = [one.getMessage() for one in caplog.records if "mounted on outer" in one.getMessage()]
+    told = [one.getMessage() for one in caplog.records if mentions(one.getMessage(), "outer")]
     assert len(told) == 1
     assert re.search(words, told[0])
     await app.stop()
@@ -297,10 +298,10 @@ async def test_two_may_change_names() -> None:
 @pytest.mark.parametrize(
     ("transforms", "words"),
     [
-        ({"add": {"name": "plus"}}, r"the transform of 'add' must be a Transform\(...\), not dict"),
-        ({"add": Transform(arguments={"a": {"name": "x"}})}, "the argument 'a' in the transform of 'add'"),  # pyright: ignore[reportArgumentType]
-        ([Transform()], "transforms are by name"),
-        ({"add": Transform(name="x"), "wipe": Transform(name="x")}, "would both be called 'x'"),
+        ({"add": {"name": "plus"}}, values("add", "Transform(...)", "dict")),
+        ({"add": Transform(arguments={"a": {"name": "x"}})}, values("a", "add")),  # pyright: ignore[reportArgumentType]
+        ([Transform()], "transforms"),
+        ({"add": Transform(name="x"), "wipe": Transform(name="x")}, "'x'"),
     ],
 )
 async def test_what_is_no_transform_is_refused(transforms: Any, words: str) -> None:
@@ -315,7 +316,7 @@ async def test_disabling_by_tag_means_what_is_mounted_too(distant: bool) -> None
     async with Client(app) as client:
         app.disable(tags=["admin", "nope"])
         assert "far_wipe" not in [tool.name for tool in await client.list_tools()]
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(PeerError, match="far_wipe"):
             await client.call("far_wipe")
         assert await client.call("far_add", a=1) == 2
         app.disable(tags=["public"])
@@ -349,7 +350,7 @@ async def test_disabling_by_name_means_what_is_mounted_too(distant: bool) -> Non
         assert (
             await client.list_resources() == await client.list_resource_templates() == await client.list_prompts() == []
         )
-        with pytest.raises(PeerError, match="Unknown tool"):
+        with pytest.raises(PeerError, match="far_wipe"):
             await client.call("far_wipe")
         for uri in ("far+note:all", "far+note:1"):
             with pytest.raises(PeerError):
@@ -361,7 +362,7 @@ async def test_disabling_by_name_means_what_is_mounted_too(distant: bool) -> Non
         assert await client.call("far_wipe") == "gone"
         assert await client.read("far+note:1") == "note 1"
         assert len(await client.list_prompts()) == 1
-    with pytest.raises(ValueError, match=r"nothing is called `near_wipe`"):
+    with pytest.raises(ValueError, match=values("near_wipe")):
         app.disable("near_wipe")
     await app.stop()
     await below.stop()
@@ -375,8 +376,8 @@ async def test_a_rule_about_nothing_mounted_is_told_of_once(distant: bool, caplo
     async with Client(app) as client:
         for _ in range(2):
             await client.list_tools()
-    (told,) = [one.getMessage() for one in caplog.records if "restrict" in one.getMessage()]
-    assert "nothing called `far_wype` (did you mean `far_wipe`?), `wipe`" in told
+    (told,) = [one.getMessage() for one in caplog.records if mentions(one.getMessage(), "far_wype")]
+    assert mentions(told, "far_wype", "far_wipe", "wipe")
     await app.stop()
     await below.stop()
 

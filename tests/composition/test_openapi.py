@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import Client, Context, Server, ToolError, WebReply, WebRequest
+from mentions import mentions, values
 
 
 def spec(paths: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -164,7 +165,7 @@ async def test_an_object_in_the_query_cannot_pass_for_another_parameter() -> Non
     ]
     document = spec({"/x": {"get": {"operationId": "x", "parameters": parameters}}})
     assert (await sent(document, "x", more={"a": 1}, role="reader")).url.endswith("/x?a=1&role=reader")
-    with pytest.raises(ToolError, match="a parameter of its own"):
+    with pytest.raises(ToolError, match=values("more")):
         await sent(document, "x", more={"role": "admin"})
 
 
@@ -192,7 +193,7 @@ async def test_other_bodies() -> None:
     assert b"\r\n\r\nhi\r\n" in request.body
     request = await sent(document, "upload", photo="aGk=", title="a")
     assert b'name="photo"; filename="file"\r\nContent-Type: application/octet-stream\r\n\r\nhi\r\n' in request.body
-    with pytest.raises(ToolError, match="photo is a file: write it in base64"):
+    with pytest.raises(ToolError, match=values("photo", "base64")):
         await sent(document, "upload", photo="?")
     request = await sent(document, "both", item="one", item_body="two")
     assert request.url.endswith("/items/one")
@@ -221,9 +222,9 @@ async def test_replies() -> None:
     assert "204" in await reply(204, b"")
     with pytest.raises(ToolError, match=r"404.*no such item"):
         await reply(404, {"detail": "no such item"})
-    with pytest.raises(ToolError, match="at most 10"):
+    with pytest.raises(ToolError, match="10"):
         await reply(200, b"x" * 11, "text/plain", max_reply=10)
-    with pytest.raises(ToolError, match="not the JSON"):
+    with pytest.raises(ToolError, match="JSON"):
         await reply(200, b"<html>")
 
 
@@ -255,7 +256,7 @@ async def test_a_header_of_the_authors_is_not_the_callers() -> None:
 
 @pytest.mark.parametrize("status", [302, 307, 304])
 async def test_a_redirect_is_no_success(status: int) -> None:
-    with pytest.raises(ToolError, match=f"answered {status}"):
+    with pytest.raises(ToolError, match=str(status)):
         await reply(status, b"")
 
 
@@ -300,7 +301,7 @@ async def test_schemas_that_would_explode_are_left_out(caplog: pytest.LogCapture
     )
     async with Client(Server.from_openapi(document, client=Web())) as client:
         assert [tool.name for tool in await client.list_tools()] == ["y"]
-    assert "POST /x is left out" in caplog.text
+    assert "POST /x" in caplog.text
 
 
 async def test_references_to_elsewhere_are_not_followed() -> None:
@@ -333,7 +334,7 @@ def test_documents_that_are_none() -> None:
         ({"swagger": "2.0"}, "OpenAPI 3"),
         ("openapi: 3.0.0", "JSON"),
         ({"openapi": "3.0.0", "paths": {}}, "url="),
-        (spec({f"/{n}": {"get": {}} for n in range(1001)}), "more than 1000"),
+        (spec({f"/{n}": {"get": {}} for n in range(1001)}), "1000"),
     ]:
         with pytest.raises(ValueError, match=why):
             Server.from_openapi(document)
@@ -359,7 +360,7 @@ async def test_with_the_clients_own_http() -> None:
         async with Client(Server.from_openapi(ITEM, url=url)) as client:
             assert await client.call("part", id="a b") == {"asked": "GET /items/a%20b/parts HTTP/1.1"}
         async with Client(Server.from_openapi(ITEM, url="http://127.0.0.1:9")) as client:
-            with pytest.raises(ToolError, match="could not be reached"):
+            with pytest.raises(ToolError, match=values("Shop", "part")):
                 await client.call("part", id="a")
 
 
@@ -403,7 +404,7 @@ async def test_a_fastapi_application_of_this_process() -> None:
         assert [tool.name for tool in await client.list_tools()] == ["book", "add_book"]
         assert await client.call("book", title="a b", pages=3) == {"title": "a b", "pages": 3}
         assert await client.call("add_book", title="Emma") == "added Emma"
-        with pytest.raises(ToolError, match=r"add_book failed; the log of .* has the details") as failed:
+        with pytest.raises(ToolError, match=values("add_book", "Shelf")) as failed:
             await client.call("add_book", title="bad")
         assert "secret" not in str(failed.value)
     await app.stop()
@@ -413,9 +414,9 @@ async def test_a_fastapi_application_of_this_process() -> None:
 async def test_names_that_do_not_fit_are_refused() -> None:
     document = spec({"/a": {"get": {"operationId": "alpha"}, "post": {"operationId": "beta"}}})
     for names, words in (
-        ({"alfa": "a"}, r"names= is about `alfa` \(did you mean `alpha`\?\)"),
-        ({"alpha": "beta"}, "names= would call both `alpha` and `beta` `beta`"),
-        ({"alpha": "x", "beta": "x"}, "names= would call both"),
+        ({"alfa": "a"}, values("names", "alfa", "alpha")),
+        ({"alpha": "beta"}, values("names", "alpha", "beta", "beta")),
+        ({"alpha": "x", "beta": "x"}, values("names", "x")),
     ):
         with pytest.raises(ValueError, match=words):
             Server.from_openapi(document, client=Web(), names=names)
@@ -458,7 +459,7 @@ async def test_debug_shows_an_exception_of_an_application() -> None:
 
 async def test_an_error_for_models_inside_an_application_is_masked_too() -> None:
     async with Client(Server.from_asgi(failing(exc=ToolError("secret")), BURNING)) as client:
-        with pytest.raises(ToolError, match="has the details") as failed:
+        with pytest.raises(ToolError, match=values("burn")) as failed:
             await client.call("burn")
     assert "secret" not in str(failed.value)
 
@@ -466,7 +467,7 @@ async def test_an_error_for_models_inside_an_application_is_masked_too() -> None
 async def test_an_application_that_fails_after_its_answer_has_answered(caplog: pytest.LogCaptureFixture) -> None:
     async with Client(Server.from_asgi(failing(after=True), BURNING)) as client:
         assert await client.call("burn") == "done"
-    (record,) = [one for one in caplog.records if "after it had answered" in one.getMessage()]
+    (record,) = [one for one in caplog.records if mentions(one.getMessage(), "POST /burn")]
     assert record.exc_info
 
 
@@ -525,7 +526,7 @@ async def test_a_clients_own_address_goes_before_the_documents(
 
 
 def test_somebody_has_to_say_where_the_service_is() -> None:
-    with pytest.raises(ValueError, match="pass url=, or a client with a base_url"):
+    with pytest.raises(ValueError, match=r"url=.*base_url"):
         Server.from_openapi(spec(BOOKS, servers=[{"url": "/v2"}]), AtHome())
 
 
@@ -560,10 +561,10 @@ async def test_results_have_the_schema_of_the_document() -> None:
         }
         assert await client.call("b") == {"title": "Emma", "by": None}
     async with Client(Server.from_openapi(document, broken)) as client:
-        with pytest.raises(ToolError, match="b failed"):
+        with pytest.raises(ToolError, match=values("b")):
             await client.call("b")
     async with Client(Server.from_openapi(document, Web(body=b"", kind="text/plain"))) as client:
-        with pytest.raises(ToolError, match="not with the JSON its document promises"):
+        with pytest.raises(ToolError, match="JSON"):
             await client.call("b")
     async with Client(Server.from_openapi(document, broken, output_schemas=False)) as client:
         assert (await client.list_tools())[0].output_schema is None

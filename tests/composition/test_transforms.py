@@ -7,6 +7,7 @@ import pytest
 from msgspec import Meta
 
 from dovetail import Argument, Client, PeerError, Server, ToolError, Transform
+from mentions import mentions, values
 
 
 def bank() -> Server:
@@ -44,24 +45,27 @@ def changed(**arguments: Argument) -> Server:
 
 RENAMED = {"amount": Argument(name="euros")}
 SWAPPED = {"amount": Argument(name="to"), "to": Argument(name="amount")}
-CALLS: list[tuple[dict[str, Argument], dict[str, Any], str]] = [
-    (RENAMED, {"to": "me"}, "Missing: `euros`."),
-    (RENAMED, {"amount": 3, "to": "me"}, "Unknown: `amount` (it is called `euros`)."),
-    (RENAMED, {"euro": 3, "to": "me"}, "Missing: `euros`. Unknown: `euro` (did you mean `euros`?)."),
-    (RENAMED, {"euros": "x", "to": "me"}, "`euros`: expected `int`, got `str`."),
-    (SWAPPED, {"to": "x", "amount": "me"}, "`to`: expected `int`, got `str`."),
-    (SWAPPED, {"to": 3}, "Missing: `amount`."),
-    ({"to": Argument(value="me")}, {"amount": 3, "to": "you"}, "Unknown: `to`."),
+CALLS: list[tuple[dict[str, Argument], dict[str, Any], tuple[str, ...]]] = [
+    (RENAMED, {"to": "me"}, ("euros",)),
+    (RENAMED, {"amount": 3, "to": "me"}, ("amount", "euros")),
+    (RENAMED, {"euro": 3, "to": "me"}, ("euros", "euro", "euros")),
+    (RENAMED, {"euros": "x", "to": "me"}, ("euros", "int", "str")),
+    (SWAPPED, {"to": "x", "amount": "me"}, ("to", "int", "str")),
+    (SWAPPED, {"to": 3}, ("amount",)),
+    ({"to": Argument(value="me")}, {"amount": 3, "to": "you"}, ("to",)),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "given", "words"), CALLS)
+@pytest.mark.parametrize(("arguments", "given", "named"), CALLS)
 async def test_a_model_is_told_the_names_it_knows(
-    arguments: dict[str, Argument], given: dict[str, Any], words: str
+    arguments: dict[str, Argument], given: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     async with Client(changed(**arguments)) as client:
         result = await client.call_tool("in_pay", given)
-    assert [getattr(block, "text", None) for block in result.content] == [f"Invalid arguments. {words}"]
+    assert result.is_error
+    (block,) = result.content
+    assert mentions(getattr(block, "text", None), *named)
+    assert "amount" not in str(block) or "amount" in named  # the name below the mount
 
 
 async def test_prompts_are_told_of_by_their_names_here() -> None:
@@ -86,9 +90,9 @@ async def test_a_schema_of_the_authors_own() -> None:
     app.mount(bank(), transforms={"order": Transform(arguments=RENAMED | {"api_key": Argument(value="k1")})})
     async with Client(app) as client:
         for given, words in (
-            ({}, "Missing: `euros`"),
-            ({"euros": "x"}, "`euros`: expected"),
-            ({"euros": 1, "x": 2}, "Unknown: `x`"),
+            ({}, "`euros`"),
+            ({"euros": "x"}, "`euros`.*`int`"),
+            ({"euros": 1, "x": 2}, "`x`"),
         ):
             with pytest.raises(ToolError, match=words):
                 await client.call("order", **given)
@@ -99,19 +103,19 @@ async def test_what_is_fixed_is_not_told_of(caplog: pytest.LogCaptureFixture) ->
     app = Server("outer")
     app.mount(bank(), transforms={"pay": Transform(arguments={"api_key": Argument(value="secret")})})
     async with Client(app) as client:
-        with pytest.raises(ToolError, match="its server gives it an argument that does not fit") as failure:
+        with pytest.raises(ToolError, match="pay") as failure:
             await client.call("pay", amount=3, to="me")
         assert "api_key" not in str(failure.value)
-        with pytest.raises(ToolError, match="Missing: `to`") as failure:
+        with pytest.raises(ToolError, match=values("to")) as failure:
             await client.call("pay", amount=3)
         assert "api_key" not in str(failure.value)
     assert [one.levelno for one in caplog.records if "api_key" in one.getMessage()] == [logging.ERROR]
 
 
 UNFIT: list[tuple[str, dict[str, Argument], str]] = [
-    ("pay", {"amount": Argument(name="to")}, "`pay` would have two arguments called `to`"),
-    ("plead", {"amount": Argument(name="to")}, "`plead` would have two arguments called `to`"),
-    ("pay", {"amount": Argument(value="many")}, "`pay`: `amount`: expected `int`, got `str`"),
+    ("pay", {"amount": Argument(name="to")}, values("pay", "to")),
+    ("plead", {"amount": Argument(name="to")}, values("plead", "to")),
+    ("pay", {"amount": Argument(value="many")}, values("pay", "amount", "int", "str")),
 ]
 
 

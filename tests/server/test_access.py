@@ -12,8 +12,8 @@ import pytest
 from dovetail import Client, Context, Guard, InsufficientScope, Lifetime, Principal, Server, StaticTokens
 from dovetail.errors import InvalidParams, PromptNotFound, ResourceNotFound, ToolNotFound
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.server import access as rules_module
 from dovetail.wire.codec import decode, plain
+from mentions import mentions, values
 
 NEWEST = "2026-07-28"
 ADA = Principal("ada", scopes=["read", "write"], claims={"team": "red"})
@@ -72,6 +72,11 @@ async def ask(server: Server, who: Principal | None, method: str, revision: str 
     caller = Caller(revision, revision == NEWEST, principal=who)
     result = await server.handle(Exchange(1, method, params, {}, caller))
     return decode(result) if isinstance(result, bytes) else plain(result)
+
+
+async def listed(server: Server, who: Principal | None) -> Any:
+    """The list of tools as it is sent: the same object if it was made once."""
+    return await server.handle(Exchange(1, "tools/list", {}, {}, Caller(NEWEST, True, principal=who)))
 
 
 async def names(server: Server, who: Principal | None, what: str = "tools") -> list[str]:
@@ -141,7 +146,7 @@ async def test_a_hidden_prompt_has_no_completions() -> None:
 
     server.complete("quiet", "tone")(lambda value: ["x"])
     completing = {"ref": {"type": "ref/prompt", "name": "quiet"}, "argument": {"name": "tone", "value": ""}}
-    with pytest.raises(InvalidParams, match="nothing is called"):
+    with pytest.raises(InvalidParams, match=values("quiet")):
         await ask(server, BOB, "completion/complete", **completing)
     with pytest.raises(PromptNotFound):
         await ask(server, BOB, "prompts/get", name="quiet", arguments={"tone": ""})
@@ -170,20 +175,13 @@ async def test_filtered_results_are_private_and_kept_apart() -> None:
     assert (await ask(open_to_all, BOB, "tools/list"))["cacheScope"] == "public"
 
 
-async def test_the_bytes_of_a_list_are_made_once_for_all_who_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, made = app(), 0
-    make = server._pages._make
-
-    def counting(*args: Any) -> Any:
-        nonlocal made
-        made += 1
-        return make(*args)
-
-    monkeypatch.setattr(server._pages, "_make", counting)
+async def test_the_bytes_of_a_list_are_made_once_for_all_who_see_the_same() -> None:
+    server, made = app(), list[Any]()
     for number in range(5):
-        await names(server, Principal(f"user {number}", scopes=["read"], claims={"team": "blue"}))
-        await names(server, Principal(f"boss {number}", scopes=["read", "write"], claims={"team": "red"}))
-    assert made == 2
+        made.append(await listed(server, Principal(f"user {number}", scopes=["read"], claims={"team": "blue"})))
+        boss = Principal(f"boss {number}", scopes=["read", "write"], claims={"team": "red"})
+        made.append(await listed(server, boss))
+    assert len({id(one) for one in made}) == 2
 
 
 async def test_cursors_lead_through_what_is_shown() -> None:
@@ -217,9 +215,9 @@ async def test_a_removed_rule_is_forgotten() -> None:
 
 def test_rules_are_checked_where_they_are_written() -> None:
     server = Server("x")
-    with pytest.raises(ValueError, match="not a scope"):
+    with pytest.raises(ValueError, match="two words"):
         server.add_tool(lambda: "x", name="one", scopes=["two words"])
-    with pytest.raises(TypeError, match="visible must be a function"):
+    with pytest.raises(TypeError, match="visible"):
         server.add_tool(lambda: "x", name="two", visible=True)
 
 
@@ -384,13 +382,13 @@ async def test_what_is_hidden_is_not_reached_by_a_template() -> None:
 def test_a_restriction_says_whom_and_what() -> None:
     server = tagged()
     for words, wrong in (
-        ("and scopes= or visible=", lambda: server.restrict(tags=["admin"])),
-        ("takes names or tags=", lambda: server.restrict(visible=red)),
-        ("is not a scope", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
+        ("scopes=.*visible=", lambda: server.restrict(tags=["admin"])),
+        ("tags=", lambda: server.restrict(visible=red)),
+        ("two words", lambda: server.restrict(tags=["admin"], scopes=["two words"])),
     ):
         with pytest.raises(ValueError, match=words):
             wrong()
-    with pytest.raises(TypeError, match=r"write tags=\['admin'\]"):
+    with pytest.raises(TypeError, match=r"tags=\['admin'\]"):
         server.restrict(tags="admin", visible=red)
 
 
@@ -426,6 +424,7 @@ async def test_a_list_for_everyone_made_during_a_change_is_not_kept(act: str, mo
     server = Server("y")
     server.add_tool(lambda: "", name="free")
     server.add_tool(lambda: "", name="other")
+    # Private, as in the next test: the change has to come at one moment while the list is made.
     monkeypatch.setattr(server, "_lifetime", Meanwhile(server._lifetime, lambda: getattr(server, act)("free")))
     assert await names(server, BOB) == ["free", "other"]
     assert await names(server, BOB) == ["other"]
@@ -452,7 +451,7 @@ async def test_what_is_taken_away_is_never_offered_without_its_rule(monkeypatch:
 
     def watched(kind: str, name: str) -> None:
         drop(kind, name)
-        seen.append("write" in server._tools)
+        seen.append("write" in server.declared("tool"))
 
     monkeypatch.setattr(rules, "drop", watched)
     server.remove_tool("write")
@@ -515,34 +514,34 @@ async def test_lists_are_read_while_threads_register() -> None:
             thread.join()
         sys.setswitchinterval(switch)
     assert len(await names(server, BOB)) == 322
-    assert set(await names(server, BOB)) == set(server._all["tool"]) - {"write", "secret"}
+    assert set(await names(server, BOB)) == set(server.declared("tool")) - {"write", "secret"}
 
 
 # What is kept of lists
 
 
 async def test_a_list_by_scopes_is_made_once_for_those_who_hold_the_same() -> None:
-    server = app()
-    server.restrict("secret", scopes=["admin"])
-    only_scopes = Server("y")
+    made, only_scopes = list[Any](), Server("y")
     only_scopes.add_tool(lambda: "", name="free")
     only_scopes.add_tool(lambda: "", name="locked", scopes=["write"])
     for number in range(50):
         who = Principal(f"user{number}", scopes=[f"other{number}", *(["write"] if number % 2 else [])])
         assert await names(only_scopes, who) == (["free", "locked"] if number % 2 else ["free"])
-    assert len(only_scopes._pages.kept.pages) == 2
+        made.append(await listed(only_scopes, who))
+    assert len({id(one) for one in made}) == 2
 
 
-async def test_callers_told_apart_by_scopes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules_module, "_KINDS_OF_CALLERS", 3)
+def test_callers_told_apart_by_scopes_are_remembered_within_bounds() -> None:
     server = Server("y")
-    for number in range(8):
+    for number in range(200):
         server.add_tool(lambda: "", name=f"t{number}", scopes=[f"s{number}"])
-    for number in range(8):
-        assert await names(server, Principal("p", scopes=[f"s{number}"])) == [f"t{number}"]
-    sight = server._pages.kept.sights["tool"]
+    assert server.rules is not None
+    sight = server.rules.sight("tool", server.declared("tool"))
     assert sight is not None
-    assert len(sight._known) == 3
+    for number in range(200):
+        _, hidden = sight.hidden(Principal("p", scopes=[f"s{number}"]))
+        assert set(server.declared("tool")) - hidden == {f"t{number}"}
+    assert len(sight._known) == 64  # private: nothing else shows what is remembered
 
 
 @pytest.mark.parametrize("first", ["start", "list", "call"])
@@ -559,4 +558,4 @@ async def test_a_rule_about_nothing_is_told_of(first: str, caplog: pytest.LogCap
         await ask(server, ADA, "tools/call", name="dynamic", arguments={"scope": "read"})
         await ask(server, ADA, "tools/call", name="dynamic", arguments={"scope": "read"})
     (told,) = [one.getMessage() for one in caplog.records]
-    assert told == "x has nothing called `fre` (did you mean `free`?): what restrict says of it protects nothing"
+    assert mentions(told, "fre", "free")

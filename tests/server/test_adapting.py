@@ -21,6 +21,7 @@ from dovetail.server.adapting import adapt
 from dovetail.server.foreign import Misfits
 from dovetail.server.schema import read_as
 from dovetail.server.signature import BadArguments, compile_signature
+from mentions import mentions, values
 from server.calling import Client, failed
 
 
@@ -123,9 +124,9 @@ def test_constraints_are_shown_and_kept(kind: Any, shown: Any, good: Any, bad: A
 def test_constraints_on_types_msgspec_cannot_compare() -> None:
     kind = Annotated[Decimal, at.Gt(0)]
     assert bound(kind, "0.5") == Decimal("0.5")
-    with pytest.raises(BadArguments, match="`x`: must be more than 0"):
+    with pytest.raises(BadArguments, match=values("x", 0)):
         bound(kind, "-1")
-    with pytest.raises(BadArguments, match="`x`: must be at least 2020-01-01"):
+    with pytest.raises(BadArguments, match=values("x", "2020-01-01")):
         bound(Annotated[date, at.Ge(date(2020, 1, 1))], "2019-12-31")
 
 
@@ -218,7 +219,7 @@ def test_what_nobody_would_keep_is_refused() -> None:
         width: Annotated[int, Field(gt=0)]
 
     for kind in (Box, Slot):
-        with pytest.raises(TypeError, match="width: constraints of pydantic"):
+        with pytest.raises(TypeError, match=values("width")):
             schema(kind)
 
 
@@ -250,7 +251,7 @@ async def test_models_as_results() -> None:
     value = {"items": [{"sku": "ABC", "amount": 2}], "isGift": False, "size": 1}
     assert result["structuredContent"] == value
     assert (await client.call("orders"))["structuredContent"] == [{"items": [], "isGift": False, "size": 0}]
-    assert "tool wrong failed" in failed(await client.call("wrong"))
+    assert mentions(failed(await client.call("wrong")), "wrong")
     listed = {one["name"]: one for one in (await client.request("tools/list"))["tools"]}
     assert listed["order"]["outputSchema"]["required"] == ["items", "size"]
 
@@ -295,13 +296,11 @@ def test_a_boolean_is_no_number_for_pydantic_either() -> None:
     assert models.read(Counted, fits).inner[0].number == 2
     with pytest.raises(Misfits) as caught:
         models.read(Counted, {"number": True, "share": False, "inner": [{}, {"by": True}]})
-    assert caught.value.places == [
-        (("number",), "expected `int`, got `bool`"),
-        (("share",), "expected `float | str`, got `bool`"),
-        (("inner", 1, "by"), "expected `int`, got `bool`"),
-    ]
+    assert [where for where, _ in caught.value.places] == [("number",), ("share",), ("inner", 1, "by")]
+    for (_, why), kind in zip(caught.value.places, ("int", "float | str", "int"), strict=True):
+        assert mentions(why, kind, "bool")
 
 
 def test_a_boolean_is_no_number_where_a_parameter_has_a_field() -> None:
-    with pytest.raises(ValueError, match="expected `int`, got `bool`"):
+    with pytest.raises(ValueError, match=values("int", "bool")):
         read_as(adapt(Annotated[int, Field(ge=0)]), True)

@@ -14,6 +14,7 @@ from dovetail import Server
 from dovetail.server.arguments import MAX_TEXT, mended, misfits
 from dovetail.server.schema import read_as, schema_of
 from dovetail.server.signature import BadArguments, compile_signature
+from mentions import mentions, values
 from server.calling import Client, failed
 
 
@@ -103,20 +104,17 @@ def test_every_misfit_is_named_however_deep() -> None:
     text = refusal(
         plan, {"trip": {"legs": legs, "day": "soon", "tags": {"a": None}}, "box": {"widht": 1}, "other": "a"}
     )
-    assert text == (
-        "Invalid arguments. Missing: `seats`. `trip.legs[0].start`: expected `str`, got `int`."
-        " `trip.legs[0].km`: must be at least 1. `trip.legs[1].start`: missing."
-        " `trip.legs[1].mode`: expected one of `car`, `bus`."
-        " `trip.legs[2]`: expected `object`, got text that is no such JSON."
-        " `trip.day`: expected a date such as `1999-12-31`. `trip.tags.a`: expected `int`, got `null`."
-        " `box`: unknown `widht` (did you mean `width`?)."
-        " `other`: expected `int`, got `str`."
+    assert mentions(
+        text,
+        *("seats", "trip.legs[0].start", "str", "int", "trip.legs[0].km", 1, "trip.legs[1].start"),
+        *("trip.legs[1].mode", "car", "bus", "trip.legs[2]", "object", "trip.day", "1999-12-31"),
+        *("trip.tags.a", "int", "null", "box", "widht", "width", "other", "int", "str"),
     )
 
 
 def test_what_only_the_type_knows_is_told_when_all_else_fits() -> None:
     text = refusal(plan, {"trip": {"legs": [], "day": "soon"}, "seats": 1})
-    assert text == "Invalid arguments. `trip.day`: expected a date such as `1999-12-31`."
+    assert mentions(text, "trip.day", "1999-12-31")
 
 
 def test_mended_arguments_reach_every_kind_of_parameter() -> None:
@@ -148,7 +146,7 @@ def calculate(tree: Add | Negate) -> None: ...
 
 def test_of_several_kinds_of_object_the_one_named_is_meant() -> None:
     text = refusal(calculate, {"tree": {"type": "negate", "left": {"type": "add", "left": 1, "right": "x"}}})
-    assert text == "Invalid arguments. `tree.left.right`: expected `object | int`, got `str`."
+    assert mentions(text, "tree.left.right", "object | int", "str")
     signature = compile_signature(calculate, context_type=Nobody)
     given = {"tree": {"type": "negate", "left": '{"type": "add", "left": "1", "right": 2}'}}
     assert signature.bind(given, None)[0] == (Negate(Add(1, 2)),)
@@ -169,7 +167,7 @@ def test_patterns_and_mending_go_together() -> None:
 
     signature = compile_signature(run, context_type=Nobody)
     assert signature.bind({"code": "a", "n": "[1]"}, None)[0] == ("a", [1])
-    with pytest.raises(BadArguments, match=r"`n`: expected `array`, got `int`. `code`: does not fit the pattern"):
+    with pytest.raises(BadArguments, match=values("n", "array", "int", "code", "^[a-z]+$")):
         signature.bind({"code": "A", "n": 3}, None)
 
 
@@ -183,7 +181,7 @@ async def test_a_schema_of_the_authors_own_is_treated_alike() -> None:
 
     client = Client(app)
     assert (await client.call("run", {"n": "3", "s": "4"}))["content"][0]["text"] == "{'n': 3, 's': '4'}"
-    assert failed(await client.call("run", {"n": "three"})) == "Invalid arguments. `n`: expected `int`, got `str`."
+    assert mentions(failed(await client.call("run", {"n": "three"})), "n", "int", "str")
 
 
 async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> None:
@@ -207,17 +205,16 @@ async def test_a_schema_of_the_authors_own_is_explained_in_the_same_words() -> N
     )
     given = {"lines": [{}, {"sku": 7}], "code": "secret", "size": "xl", "count": 1, "colour": 1}
     said = failed(await Client(app).call("run", given))
-    assert said.startswith("Invalid arguments. ")
-    for line in (
-        " Missing: `who`.",
-        " Unknown: `colour`.",
-        " `lines[0].sku`: missing.",
-        " `lines[1].sku`: expected `str`, got `int`.",
-        " `code`: does not fit the pattern `^a+$`.",
-        " `size`: expected one of `s`, `m`.",
-        " `count`: value is less than the minimum of 3.",
+    for named in (
+        ("who",),
+        ("colour",),
+        ("lines[0].sku",),
+        ("lines[1].sku", "str", "int"),
+        ("code", "^a+$"),
+        ("size", "s", "m"),
+        ("count", 3),
     ):
-        assert line in said
+        assert mentions(said, *named)
     assert "secret" not in said
 
 
@@ -230,42 +227,42 @@ class Two(msgspec.Struct, tag_field="kind", tag="two"):
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "words"),
+    ("kind", "value", "named"),
     [
-        (One | Two, {"kind": "three", "a": 1}, "`x.kind`: expected one of `one`, `two`."),
-        (One | Two, {"a": 1}, "`x.kind`: missing; one of `one`, `two`."),
-        (One | Two, {"kind": "two"}, "`x.b`: missing."),
-        (list[One | Two], [{"kind": []}], "`x[0].kind`: expected one of `one`, `two`."),
-        (Literal["a", 1, None], "b", "`x`: expected one of `a`, `1`, `null`."),
-        (Literal["a", "b"], "c", "`x`: expected one of `a`, `b`."),
+        (One | Two, {"kind": "three", "a": 1}, ("x.kind", "one", "two")),
+        (One | Two, {"a": 1}, ("x.kind", "one", "two")),
+        (One | Two, {"kind": "two"}, ("x.b",)),
+        (list[One | Two], [{"kind": []}], ("x[0].kind", "one", "two")),
+        (Literal["a", 1, None], "b", ("x", "a", "1", "null")),
+        (Literal["a", "b"], "c", ("x", "a", "b")),
     ],
 )
-async def test_all_that_may_be_meant_is_named(kind: Any, value: Any, words: str) -> None:
+async def test_all_that_may_be_meant_is_named(kind: Any, value: Any, named: tuple[str, ...]) -> None:
     def run(x: Any) -> str:
         return "x"
 
     run.__annotations__["x"] = kind
     app = Server("x")
     app.add_tool(run)
-    assert failed(await Client(app).call("run", {"x": value})) == f"Invalid arguments. {words}"
+    assert mentions(failed(await Client(app).call("run", {"x": value})), *named)
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "example"),
     [
-        (datetime.datetime, "a date and time such as `1999-12-31T09:30:00Z`"),
-        (datetime.time, "a time such as `09:30:00`"),
-        (datetime.timedelta, "a duration such as `PT1H30M`"),
-        (uuid.UUID, "a UUID such as"),
-        (decimal.Decimal, "a decimal number such as `12.50`"),
-        (bytes, "base64 such as"),
+        (datetime.datetime, "1999-12-31T09:30:00Z"),
+        (datetime.time, "09:30:00"),
+        (datetime.timedelta, "PT1H30M"),
+        (uuid.UUID, "UUID"),
+        (decimal.Decimal, "12.50"),
+        (bytes, "base64"),
     ],
 )
-def test_what_stands_for_something_else_is_shown_by_an_example(kind: Any, words: str) -> None:
+def test_what_stands_for_something_else_is_shown_by_an_example(kind: Any, example: str) -> None:
     def run(x: Any) -> None: ...
 
     run.__annotations__["x"] = kind
-    assert f"`x`: expected {words}" in refusal(run, {"x": "%"})
+    assert mentions(refusal(run, {"x": "%"}), "x", example)
 
 
 def test_the_examples_fit() -> None:
@@ -283,9 +280,7 @@ def test_the_examples_fit() -> None:
 def test_a_pattern_is_told_with_the_way_to_the_text() -> None:
     def run(codes: list[Annotated[str, msgspec.Meta(pattern="^[a-z]+$")]]) -> None: ...
 
-    assert refusal(run, {"codes": ["a", "B"]}) == (
-        "Invalid arguments. `codes[1]`: does not fit the pattern `^[a-z]+$`."
-    )
+    assert mentions(refusal(run, {"codes": ["a", "B"]}), "codes[1]", "^[a-z]+$")
 
 
 async def test_prompts_take_structured_arguments_as_text() -> None:

@@ -28,6 +28,7 @@ from dovetail.wire.codec import convert
 from dovetail.wire.lifecycle import ClientCapabilities
 from dovetail.wire.sampling import SamplingMessage, ToolChoice
 from dovetail.wire.tools import Tool
+from mentions import mentions
 from server.calling import LAST, NEWEST, Client, failed, text
 
 BOTH = pytest.mark.parametrize("revision", [NEWEST, LAST])
@@ -188,16 +189,16 @@ async def test_a_question_in_one_line(revision: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("action", "words"), [("decline", "declined"), ("cancel", "dismissed")])
-async def test_a_no_reaches_the_model_unless_the_author_catches_it(revision: str, action: str, words: str) -> None:
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_no_reaches_the_model_unless_the_author_catches_it(revision: str, action: str) -> None:
     client = Client(app_with(book), revision, answers={"elicitation/create": lambda _: {"action": action}})
-    assert words in failed(await client.ask_through("run", {"flight": "OS1"}))
+    assert failed(await client.ask_through("run", {"flight": "OS1"}))
 
 
 @BOTH
 async def test_an_answer_that_does_not_fit_refuses_the_call(revision: str) -> None:
     client = Client(app_with(book), revision, answers={"elicitation/create": lambda _: accept({"row": "x"})})
-    with pytest.raises(InvalidParams, match="does not fit the form"):
+    with pytest.raises(InvalidParams, match="row"):
         await client.ask_through("run", {"flight": "OS1"})
 
 
@@ -248,7 +249,7 @@ async def test_questions_asked_in_a_task_group(revision: str, fault: bool) -> No
     client = Client(app_with(run), revision, answers=answers)
     result = await client.ask_through("run")
     if fault:
-        assert "tool run failed" in failed(result)
+        assert mentions(failed(result), "run")
     else:
         assert text(result) == "1 2"
 
@@ -305,7 +306,7 @@ async def test_a_question_an_author_swallowed_all_the_same_is_a_fault() -> None:
         except BaseException:
             return "caught"
 
-    assert "tool run failed" in failed(await Client(app_with(run)).call("run"))
+    assert mentions(failed(await Client(app_with(run)).call("run")), "run")
 
 
 # Rounds
@@ -376,7 +377,7 @@ async def test_a_state_is_for_the_same_call(change: dict[str, Any]) -> None:
     client = Client(app)
     state = (await client.call("run", {"flight": "OS1"}))["requestState"]
     params = {"name": "run", "arguments": {"flight": "OS1"}} | change
-    with pytest.raises(InvalidParams, match="requestState is not valid for this request"):
+    with pytest.raises(InvalidParams, match="requestState"):
         await client.request("tools/call", params | {"requestState": state})
 
 
@@ -449,7 +450,7 @@ async def test_in_debug_mode_another_question_is_a_fault() -> None:
     client = Client(app_with(run, debug=True))
     first = await client.call("run")
     result = await client.call("run", requestState=first["requestState"], inputResponses={})
-    assert "must ask the same questions in the same order" in failed(result)
+    assert mentions(failed(result), "q1")
 
 
 async def test_in_debug_mode_a_question_left_out_is_a_fault() -> None:
@@ -462,7 +463,7 @@ async def test_in_debug_mode_a_question_left_out_is_a_fault() -> None:
     client = Client(app_with(run, debug=True))
     first = await client.call("run")
     result = await client.call("run", requestState=first["requestState"], inputResponses={})
-    assert "q1 were asked in an earlier round" in failed(result)
+    assert mentions(failed(result), "q1")
 
 
 # Once
@@ -670,8 +671,7 @@ async def test_what_an_author_asks_for_must_have_been_declared(revision: str) ->
 
 
 def test_to_need_nothing_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="requests, a state, or both"):
-        InputRequired()
-    with pytest.raises(ValueError, match="requests, a state, or both"):
-        InputRequired({})
+    for nothing in ((), ({},)):
+        with pytest.raises(ValueError, match="state"):
+            InputRequired(*nothing)
     assert InputRequired(state="").state == ""

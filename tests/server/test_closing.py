@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from dovetail.server.closing import closing
 from dovetail.server.signature import BadArguments, compile_signature
+from mentions import mentions
 
 
 class Nobody: ...
@@ -100,15 +101,13 @@ def refusal(kind: Any, value: Any) -> str:
 
 @pytest.mark.parametrize("kind", [Plain, Keyed, Short, Model, Checked])
 def test_a_wrong_name_is_told_with_the_right_one(kind: Any) -> None:
-    assert refusal(kind, {"street": "A", "nubmer": 3}) == (
-        "Invalid arguments. `x`: unknown `nubmer` (did you mean `number`?)."
-    )
+    assert mentions(refusal(kind, {"street": "A", "nubmer": 3}), "x", "nubmer", "number")
     assert bound(kind, {"street": "A", "number": 3})
 
 
 def test_names_are_those_of_the_wire() -> None:
     assert bound(Quick, {"street": "A", "houseNumber": 3}) == Quick("A", 3)
-    assert "unknown `house_number` (did you mean `houseNumber`?)" in refusal(Quick, {"street": "A", "house_number": 3})
+    assert mentions(refusal(Quick, {"street": "A", "house_number": 3}), "house_number", "houseNumber")
 
 
 @pytest.mark.parametrize(
@@ -140,8 +139,8 @@ def test_an_object_written_as_text_is_closed_too() -> None:
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
     text = refusal(Model, {"streat": "A", "number": "many", "plain": {"street": 1, "zip": 2}})
-    for part in ("`x.street`: missing", "`x.number`:", "`x`: unknown `streat` (did", "`x.plain`: unknown `zip`"):
-        assert part in text
+    for named in (("x.street",), ("x.number",), ("x", "streat", "street"), ("x.plain", "zip")):
+        assert mentions(text, *named)
 
 
 def test_what_pydantic_reads_in_its_own_way_is_not_held_against_a_call() -> None:

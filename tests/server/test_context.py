@@ -13,6 +13,7 @@ from dovetail.protocol.state import Sealer
 from dovetail.server.asking import Asking
 from dovetail.wire.lifecycle import Implementation
 from dovetail.wire.logs import LEVELS
+from mentions import mentions
 from server.calling import LAST, NEWEST, Client, failed, text
 
 
@@ -229,7 +230,7 @@ async def test_an_unserious_log_level_is_the_tools_fault() -> None:
     async def run(ctx: Context) -> None:
         await ctx.log("loud", "x")  # pyright: ignore[reportArgumentType]
 
-    assert "tool run failed" in failed(await Client(app_with(run), level=0).call("run"))
+    assert mentions(failed(await Client(app_with(run), level=0).call("run")), "run")
 
 
 # From a thread

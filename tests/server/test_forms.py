@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.server.forms import compile_form
+from mentions import values
 from official_schemas import load_schema, needs_schema
 
 
@@ -96,29 +97,28 @@ def test_the_answer_is_a_value_of_the_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "field"),
     [
-        ({"name": "A"}, "`name`: expected `str` of length >= 2"),
-        ({"name": None}, "`name`"),
-        ({"bags": 0}, "`bags`"),
-        ({"bags": "1"}, "`bags`: expected `int`, got `str`"),
-        ({"day": "tomorrow"}, "`day`: invalid"),
-        ({"weight": 100}, "`weight`"),
-        ({"seat": "secret"}, "`seat`: not one of the allowed values"),
-        ({"extras": []}, "`extras`"),
-        ({"extras": ["secret"]}, "`extras[0]`: not one"),
-        ({"days": "sun"}, "`days`: expected `array`"),
+        ({"name": "A"}, "name"),
+        ({"name": None}, "name"),
+        ({"bags": 0}, "bags"),
+        ({"bags": "1"}, "bags"),
+        ({"day": "tomorrow"}, "day"),
+        ({"weight": 100}, "weight"),
+        ({"seat": "secret"}, "seat"),
+        ({"extras": []}, "extras"),
+        ({"extras": ["secret"]}, "extras[0]"),
+        ({"days": "sun"}, "days"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=r".") as refusal:
+def test_an_answer_that_does_not_fit_is_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=values(field)) as refusal:
         compile_form(Booking).read({"name": "Ada", "bags": 1, "day": "2024-05-06", **change})
-    assert says in str(refusal.value)
     assert "secret" not in str(refusal.value)
 
 
 def test_no_answer_is_refused_unless_nothing_is_required() -> None:
-    with pytest.raises(ValueError, match="missing required field `name`"):
+    with pytest.raises(ValueError, match=values("name")):
         compile_form(Booking).read(None)
 
     @dataclass
@@ -225,7 +225,7 @@ def test_a_single_primitive(kind: Any, schema: dict[str, Any], content: Any, val
     read = form.read({"value": content})
     assert read == value
     assert type(read) is type(value)
-    with pytest.raises(ValueError, match="missing required field `value`"):
+    with pytest.raises(ValueError, match=values("value")):
         form.read({})
 
 
@@ -249,34 +249,33 @@ class Loose:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "named"),
     [
-        (Nested, "Nested.inner: forms hold only flat fields"),
-        (Loose, "Loose.anything: forms hold only flat fields"),
-        (list[str], "list[str].value: forms hold only flat fields"),
-        (list[Count], "forms hold only flat fields"),
-        (dict[str, int], "forms hold only flat fields"),
-        (Count, "Count.value: forms hold only flat fields"),
-        (Literal[1, 2], "forms hold only flat fields"),
-        (int | str, "forms hold only flat fields"),
-        (bytes, "bytes.value: forms hold only flat fields"),
-        (tuple[int, int], "forms hold only flat fields"),
-        (list[Typed], "forms hold only flat fields"),
-        (dict, "dict.value: forms hold only flat fields"),
-        (object, "object: the type `object` has no JSON form"),
+        (Nested, "Nested.inner"),
+        (Loose, "Loose.anything"),
+        (list[str], "list[str].value"),
+        (list[Count], "value"),
+        (dict[str, int], "value"),
+        (Count, "Count.value"),
+        (Literal[1, 2], "value"),
+        (int | str, "value"),
+        (bytes, "bytes.value"),
+        (tuple[int, int], "value"),
+        (list[Typed], "value"),
+        (dict, "dict.value"),
+        (object, "object"),
     ],
 )
-def test_what_no_form_can_hold_is_refused_by_name(kind: Any, says: str) -> None:
-    with pytest.raises(TypeError) as refusal:
+def test_what_no_form_can_hold_is_refused_by_name(kind: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=values(named)):
         compile_form(kind)
-    assert says in str(refusal.value)
 
 
 def test_a_type_nobody_can_resolve_is_refused_by_name() -> None:
     class Lost:
         x: "Nowhere"  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
-    with pytest.raises(TypeError, match=r"Lost: the name `Nowhere`"):
+    with pytest.raises(TypeError, match=values("Lost", "Nowhere")):
         compile_form(Lost)
 
 
@@ -316,35 +315,34 @@ def test_a_schema_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "named"),
     [
-        ({"name": 3}, "`name`: expected string"),
-        ({"name": "A"}, "`name`: minLength is 2"),
-        ({"name": "Adam"}, "`name`: maxLength is 3"),
-        ({"age": 17}, "`age`: minimum is 18"),
-        ({"age": 100}, "`age`: maximum is 99"),
-        ({"age": 20.5}, "`age`: expected integer"),
-        ({"age": True}, "`age`: expected integer"),
-        ({"rate": "1"}, "`rate`: expected number"),
-        ({"rate": False}, "`rate`: expected number"),
-        ({"sure": 1}, "`sure`: expected boolean"),
-        ({"color": "green"}, "`color`: not one of the choices"),
-        ({"seat": "Window"}, "`seat`: not one of the choices"),
-        ({"many": "a"}, "`many`: expected array"),
-        ({"many": []}, "`many`: minItems is 1"),
-        ({"many": ["a", "c"]}, "`many`: not one of the choices"),
-        ({"titled": ["x"]}, "`titled`: not one of the choices"),
-        ({"titled": ["w", "w"]}, "`titled`: maxItems is 1"),
+        ({"name": 3}, ("name", "string")),
+        ({"name": "A"}, ("name", "minLength", 2)),
+        ({"name": "Adam"}, ("name", "maxLength", 3)),
+        ({"age": 17}, ("age", "minimum", 18)),
+        ({"age": 100}, ("age", "maximum", 99)),
+        ({"age": 20.5}, ("age", "integer")),
+        ({"age": True}, ("age", "integer")),
+        ({"rate": "1"}, ("rate", "number")),
+        ({"rate": False}, ("rate", "number")),
+        ({"sure": 1}, ("sure", "boolean")),
+        ({"color": "green"}, ("color",)),
+        ({"seat": "Window"}, ("seat",)),
+        ({"many": "a"}, ("many", "array")),
+        ({"many": []}, ("many", "minItems", 1)),
+        ({"many": ["a", "c"]}, ("many",)),
+        ({"titled": ["x"]}, ("titled",)),
+        ({"titled": ["w", "w"]}, ("titled", "maxItems", 1)),
     ],
 )
-def test_an_answer_is_held_against_the_schema(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=r".") as refusal:
+def test_an_answer_is_held_against_the_schema(change: dict[str, Any], named: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=values(*named)):
         compile_form(OWN).read({"name": "Ada", **change})
-    assert says in str(refusal.value)
 
 
 def test_what_the_schema_requires_must_be_there() -> None:
-    with pytest.raises(ValueError, match="missing `name`"):
+    with pytest.raises(ValueError, match=values("name")):
         compile_form(OWN).read(None)
 
 

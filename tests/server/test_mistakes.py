@@ -24,6 +24,7 @@ from dovetail import (
 )
 from dovetail.middleware import LogRequests, RateLimit, ResponseLimit
 from dovetail.wire.resources import ReadResourceResult
+from mentions import mentions, values
 from server.calling import LAST, NEWEST, Client, failed, text
 
 ONE = {"elicitation/create": lambda _: {"action": "accept", "content": {"value": 1}}}
@@ -39,7 +40,7 @@ async def test_two_questions_with_one_key_are_refused(revision: str) -> None:
     async def twice(ctx: Context) -> int:
         return await ctx.elicit("a", int, key="k") + await ctx.elicit("b", int, key="k")
 
-    assert "have the key 'k'" in failed(await Client(app, revision, answers=ONE).ask_through("twice"))
+    assert mentions(failed(await Client(app, revision, answers=ONE).ask_through("twice")), "k")
 
 
 async def test_a_question_nobody_may_swallow() -> None:
@@ -52,7 +53,7 @@ async def test_a_question_nobody_may_swallow() -> None:
         except BaseException:
             return "fallback"
 
-    assert "kept it from the client" in failed(await Client(app).call("greedy"))
+    assert mentions(failed(await Client(app).call("greedy")), "except BaseException")
 
 
 async def test_progress_of_a_function_that_runs_again_goes_on_rising() -> None:
@@ -146,62 +147,62 @@ def plain_middleware(exchange: Any, proceed: Any) -> Any:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (wrong(icons=["a.png"]), "icons= must be a list of Icon"),
-        (wrong(title=3), "title= must be a text"),
-        (wrong(timeout=-3), "positive number of seconds"),
-        (wrong(timeout="3"), "timeout= must be a number of seconds"),
-        (lambda app: app.resource(lambda: "x"), "needs its URI"),
-        (lambda app: app.asgi(responses="stream"), "'auto', 'json' or 'sse'"),
-        (lambda app: app.asgi(authenticate=lambda _: "ada"), "coroutine function"),
-        (wrong(timout=3), r"a tool has no option `timout` \(did you mean `timeout`\?\)"),
+        (wrong(icons=["a.png"]), "icons="),
+        (wrong(title=3), "title="),
+        (wrong(timeout=-3), "timeout"),
+        (wrong(timeout="3"), "timeout="),
+        (lambda app: app.resource(lambda: "x"), "URI"),
+        (lambda app: app.asgi(responses="stream"), "'auto', 'json'.*'sse'"),
+        (lambda app: app.asgi(authenticate=lambda _: "ada"), "authenticate"),
+        (wrong(timout=3), values("timout", "timeout")),
         (wrong(cache=Lifetime(3)), "middleware.Caching"),
-        (lambda app: app.prompt(read_only=True)(named), "a prompt has no option `read_only`"),
-        (lambda app: app.resource("x://y", mimetype="a/b")(named), "did you mean `mime_type`"),
-        (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "is a template"),
-        (lambda app: app.resource("notes")(named), "'notes' is no URI"),
-        (lambda app: app.resource("/notes/{y}")(lambda y: y), "is no URI"),
-        (lambda _: tool(timout=3)(named), "did you mean `timeout`"),
-        (lambda app: app.complete("nobody", "x")(named), "no prompt or template is called `nobody`"),
-        (lambda app: (app.prompt(asking), app.complete("askin", "city")), "`askin` .did you mean `asking`"),
-        (lambda app: (app.prompt(asking), app.complete("asking", "ciy")), "no argument `ciy` .did you mean `city`"),
-        (lambda app: app.mount("http://far.example/mcp"), "mount takes a Server, or a Client"),
-        (lambda app: app.mount(app, "x"), "which is part of it"),
-        (lambda app: app.middleware(plain_middleware), "has to be `async def`"),
-        (lambda app: app.middleware(lambda exchange: None), "two arguments"),
-        (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "has to be `async def`"),
-        (lambda _: Server("x", cache={"tools": Lifetime(3)}), "nothing of tools is kept.*tools/list"),
+        (lambda app: app.prompt(read_only=True)(named), values("prompt", "read_only")),
+        (lambda app: app.resource("x://y", mimetype="a/b")(named), values("mimetype", "mime_type")),
+        (lambda app: app.resource("x://{y}", size=3)(lambda y: y), "x://{y}"),
+        (lambda app: app.resource("notes")(named), values("notes", "URI")),
+        (lambda app: app.resource("/notes/{y}")(lambda y: y), values("/notes/{y}", "URI")),
+        (lambda _: tool(timout=3)(named), values("timout", "timeout")),
+        (lambda app: app.complete("nobody", "x")(named), values("nobody")),
+        (lambda app: (app.prompt(asking), app.complete("askin", "city")), values("askin", "asking")),
+        (lambda app: (app.prompt(asking), app.complete("asking", "ciy")), values("ciy", "city")),
+        (lambda app: app.mount("http://far.example/mcp"), values("Server", "Client", "http://far.example/mcp")),
+        (lambda app: app.mount(app, "x"), values("x", "x")),
+        (lambda app: app.middleware(plain_middleware), "plain_middleware.*async def"),
+        (lambda app: app.middleware(lambda exchange: None), "exchange"),
+        (lambda _: AnyClient("http://far.example", middleware=[plain_middleware]), "plain_middleware.*async def"),
+        (lambda _: Server("x", cache={"tools": Lifetime(3)}), "tools.*tools/list"),
         (lambda app: app.run("unix"), "path"),
-        (lambda app: app.run(port=8000), r'app.run\("http", port=...\) has it'),
-        (lambda app: app.run("http", prot=8000), "did you mean `port`"),
-        (lambda app: app.run("http", port="8000"), "from 0 to 65535"),
-        (lambda app: app.run("http", port=80000), "from 0 to 65535"),
-        (lambda app: app.run("streamable-http"), '"http" serves Streamable HTTP'),
-        (lambda app: app.run("http", workers=0), "at least 1"),
+        (lambda app: app.run(port=8000), r'app.run\("http", port=...\)'),
+        (lambda app: app.run("http", prot=8000), values("prot", "port")),
+        (lambda app: app.run("http", port="8000"), values(0, 65535)),
+        (lambda app: app.run("http", port=80000), values(0, 65535)),
+        (lambda app: app.run("streamable-http"), values("streamable-http", "http")),
+        (lambda app: app.run("http", workers=0), values("workers", 1)),
         (lambda app: app.run("tcp", host="0.0.0.0"), "anonymous=True"),
-        (lambda _: GUARDED.run("tcp"), "auth= guards a server over HTTP alone.*anonymous=True"),
-        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth= guards a server over HTTP alone.*anonymous=True"),
-        (lambda _: Limits(run_time=-3), "must not be negative"),
-        (lambda _: Server(5), "name= must be a text, not 5"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server("x", version=1), "version= must be a text"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server("x", limits=5), "limits= must be Limits"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server("x", page_size="5"), "page_size= must be a number"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server("x", middleware=LogRequests()), "middleware= must be a list"),  # pyright: ignore[reportArgumentType]
-        (lambda app: app.mount(Server("y"), 5), "prefix= must be a text"),
-        (lambda app: app.tool(5), "a name must be a text"),
-        (lambda app: app.add_tool(named, name=5), "name= must be a text"),
-        (lambda app: app.add_resource(named, 5), "URI must be a text"),
-        (lambda app: (app.add_tool(named), app.remove_tool("name")), "no tool is called `name` .did you mean `named`"),
-        (lambda _: RateLimit("5"), "requests must be a number, not '5'"),  # pyright: ignore[reportArgumentType]
-        (lambda _: RateLimit(5, per="1"), "per must be a number"),  # pyright: ignore[reportArgumentType]
-        (lambda _: RateLimit(5, methods="tools/call"), "methods are several"),
-        (lambda _: ResponseLimit("5"), "size must be a number of bytes"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server.from_openapi(DOCUMENT, include=["GET"]), 'include= takes a pattern for "GET /path"'),
-        (lambda _: Server.from_openapi(DOCUMENT, include="(("), "is no regular expression"),
-        (lambda _: Server.from_openapi(DOCUMENT, names=["a"]), "names= must be a dict"),  # pyright: ignore[reportArgumentType]
-        (lambda _: Server.from_openapi(DOCUMENT, client=Waits()), "needs an asynchronous client"),
-        (lambda _: Server.from_openapi("shop/doc.json"), "'shop/doc.json' names a document: read it first"),
-        (lambda _: Server.from_openapi("https://shop.example/openapi"), "names a document"),
-        (lambda _: Server.from_openapi(5), "is a dict, or JSON, not int"),
+        (lambda _: GUARDED.run("tcp"), "auth=.*HTTP.*anonymous=True"),
+        (lambda _: GUARDED.run("unix", path="/nowhere/s"), "auth=.*HTTP.*anonymous=True"),
+        (lambda _: Limits(run_time=-3), "run_time"),
+        (lambda _: Server(5), "name=.*5"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", version=1), "version="),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", limits=5), "limits=.*Limits"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", page_size="5"), "page_size="),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server("x", middleware=LogRequests()), "middleware="),  # pyright: ignore[reportArgumentType]
+        (lambda app: app.mount(Server("y"), 5), "prefix="),
+        (lambda app: app.tool(5), values("name", 5)),
+        (lambda app: app.add_tool(named, name=5), "name="),
+        (lambda app: app.add_resource(named, 5), values("URI", 5)),
+        (lambda app: (app.add_tool(named), app.remove_tool("name")), values("name", "named")),
+        (lambda _: RateLimit("5"), "requests.*'5'"),  # pyright: ignore[reportArgumentType]
+        (lambda _: RateLimit(5, per="1"), "per"),  # pyright: ignore[reportArgumentType]
+        (lambda _: RateLimit(5, methods="tools/call"), "methods"),
+        (lambda _: ResponseLimit("5"), "size"),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server.from_openapi(DOCUMENT, include=["GET"]), 'include=.*"GET /path"'),
+        (lambda _: Server.from_openapi(DOCUMENT, include="(("), r"include=.*\(\("),
+        (lambda _: Server.from_openapi(DOCUMENT, names=["a"]), "names="),  # pyright: ignore[reportArgumentType]
+        (lambda _: Server.from_openapi(DOCUMENT, client=Waits()), "Waits"),
+        (lambda _: Server.from_openapi("shop/doc.json"), "'shop/doc.json'"),
+        (lambda _: Server.from_openapi("https://shop.example/openapi"), "https://shop.example/openapi"),
+        (lambda _: Server.from_openapi(5), values("dict", "JSON", "int")),
     ],
 )
 def test_it_is_told_where_it_is_made(mistake: Callable[[Server], Any], words: str) -> None:
@@ -218,7 +219,7 @@ def test_a_constraint_nobody_would_keep_is_refused() -> None:
     def typed(a: Kept) -> int:
         return a.amount
 
-    with pytest.raises(TypeError, match=r"parameter `a`: Kept.amount: constraints .* say it with msgspec.Meta"):
+    with pytest.raises(TypeError, match=values("a", "Kept.amount", "msgspec.Meta")):
         app.add_tool(typed)
 
 
@@ -226,7 +227,7 @@ def test_servers_cannot_be_part_of_each_other() -> None:
     first, second, third = Server("first"), Server("second"), Server("third")
     first.mount(second)
     second.mount(third)
-    with pytest.raises(ValueError, match="first cannot be mounted on third, which is part of it"):
+    with pytest.raises(ValueError, match=values("first", "third")):
         third.mount(first)
     third.add_tool(lambda: 1, name="one")  # and all of them still work
     first.mount(third, "again")
@@ -240,13 +241,13 @@ async def test_a_result_that_was_not_awaited_is_told_with_its_remedy(caplog: pyt
         return ctx.elicit("What?", int)
 
     await Client(app).call("forgets")
-    assert "`Context.elicit` was not awaited: write `await` before it" in caplog.text
+    assert mentions(caplog.text, "Context.elicit", "await")
 
 
 @pytest.mark.parametrize("name", ["bad name!", "a,b", "a/b", "ä", "a" * 129])
 def test_a_name_that_clients_may_refuse_is_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
     Server("x").add_tool(named, name=name)
-    assert "may be refused by clients" in caplog.text
+    assert repr(name) in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a", "Get-user_2.list", "a" * 128])
@@ -257,7 +258,7 @@ def test_a_name_of_the_specification_is_not(name: str, caplog: pytest.LogCapture
 
 def test_a_method_without_its_object_is_refused() -> None:
     app = Server("x")
-    with pytest.raises(TypeError, match=r"parameter `self`: a method without its object: mark it with dovetail\.tool"):
+    with pytest.raises(TypeError, match=values("self", "dovetail.tool")):
 
         class Shop:
             @app.tool
@@ -265,7 +266,7 @@ def test_a_method_without_its_object_is_refused() -> None:
                 return what
 
     for decorate in (app.tool, app.tool("y"), app.prompt):
-        with pytest.raises(TypeError, match=r"a classmethod cannot be offered.*app\.add\(object\)"):
+        with pytest.raises(TypeError, match=values("classmethod", "app.add(object)")):
             decorate(classmethod(lambda cls, what: what))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     @app.tool
@@ -283,9 +284,9 @@ async def test_middleware_that_returns_no_result_is_named(caplog: pytest.LogCapt
     app.add_tool(lambda: "y", name="y")
     async with AnyClient(app) as client:
         assert [one.name for one in await client.list_tools()] == ["y"]
-        with pytest.raises(PeerError, match="tools/call failed"):
+        with pytest.raises(PeerError, match="tools/call"):
             await client.call("y")
-    assert "chatty returned str, which is no result" in caplog.text
+    assert mentions(caplog.text, "chatty", "str")
 
 
 async def test_middleware_hands_things_to_the_function() -> None:
@@ -320,13 +321,13 @@ async def test_a_prompt_that_cannot_be_sent_is_named_in_the_log(caplog: pytest.L
         return ReadResourceResult(contents=[ResourceContents(uri="x:1", text=3)])  # pyright: ignore[reportArgumentType]
 
     async with AnyClient(app) as client:
-        with pytest.raises(PeerError, match="prompts/get failed"):
+        with pytest.raises(PeerError, match="prompts/get"):
             await client.get_prompt("stern")
-        with pytest.raises(PeerError, match="resources/read failed"):
+        with pytest.raises(PeerError, match="resources/read"):
             await client.read("x:1")
     assert "stern" in caplog.text
-    assert "not by 'system'" in caplog.text
-    assert "a ResourceContents is malformed" in caplog.text
+    assert "'system'" in caplog.text
+    assert mentions(caplog.text, "ResourceContents")
 
 
 async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
@@ -361,7 +362,7 @@ async def test_an_error_of_the_authors_is_told_however_it_is_packed() -> None:
     shown_result: Any = await client.call("shown")
     assert shown_result["isError"]
     assert [one["text"] for one in shown_result["content"]] == ["look", "here"]
-    assert "several failed" in failed(await client.call("several"))
+    assert mentions(failed(await client.call("several")), "several")
     async with AnyClient(app) as other:
         with pytest.raises(PeerError, match="told"):
             await other.get_prompt("asked")

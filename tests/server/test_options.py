@@ -15,6 +15,7 @@ from dovetail.server.options import PromptOptions, ResourceOptions, ToolOptions
 from dovetail.server.prompt import Prompt
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.server.tool import Tool
+from mentions import mentions, values
 from server.calling import Client, text
 
 
@@ -46,7 +47,7 @@ async def test_hints_have_short_names() -> None:
     tools = await listed(app)
     assert tools["look"]["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
     assert tools["wipe"]["annotations"] == {"title": "Wipe", "destructiveHint": True, "idempotentHint": True}
-    with pytest.raises(ValueError, match="read_only=True and annotations say different things"):
+    with pytest.raises(ValueError, match="read_only=True"):
         app.add_tool(look, name="other", read_only=True, annotations=ToolAnnotations(read_only_hint=False))
 
 
@@ -92,7 +93,7 @@ async def test_a_limit_lets_few_in_at_once_and_the_others_wait() -> None:
     gate.set()
     assert [text(one) for one in await asyncio.gather(*calls)] == list("01234")
     assert most == 2
-    with pytest.raises(ValueError, match="limit must be at least 1"):
+    with pytest.raises(ValueError, match=values("limit", 1)):
         app.add_tool(slow, name="none", limit=0)
 
 
@@ -147,9 +148,9 @@ async def test_what_is_disabled_is_neither_listed_nor_found_and_keeps_its_place(
             await client.request("resources/read", {"uri": uri})
     app.enable(tags=["c"])
     assert (await client.request("resources/read", {"uri": "x://t/1"}))["contents"][0]["text"] == "1"
-    with pytest.raises(ValueError, match="nothing is called `zzz`"):
+    with pytest.raises(ValueError, match=values("zzz")):
         app.enable("zzz")
-    with pytest.raises(ValueError, match="already registered"):
+    with pytest.raises(ValueError, match=values("a")):
         app.add_tool(lambda: "x", name="a")
 
 
@@ -222,9 +223,9 @@ async def test_objects_without_marks_offer_their_public_methods() -> None:
     app.add(Calculator(), prefix="calc_")
     assert list(await listed(app)) == ["calc_add", "calc_zero"]
     assert text(await Client(app).call("calc_add", {"a": 1, "b": 2})) == "3"
-    with pytest.raises(TypeError, match=r"Calculator.add needs an object"):
+    with pytest.raises(TypeError, match=values("Calculator.add")):
         app.add(Calculator)
-    with pytest.raises(TypeError, match="no public functions"):
+    with pytest.raises(TypeError, match="object"):
         app.add(object())
 
 
@@ -260,7 +261,7 @@ async def test_a_function_is_added_by_its_mark() -> None:
     app.add(two)
     assert (await Client(app).request("resources/read", {"uri": "x://one"}))["contents"][0]["text"] == "1"
     assert list(await listed(app)) == ["two"]
-    with pytest.raises(TypeError, match="needs its URI"):
+    with pytest.raises(TypeError, match="URI"):
         resource(one)  # pyright: ignore[reportArgumentType]
 
 
@@ -281,11 +282,12 @@ async def test_what_is_revealed_is_told_and_the_rest_is_masked_and_logged_once(
     client = Client(app)
     told = [(await client.call("fail", {"n": n}))["content"][0]["text"] for n in range(4)]
     assert told[:3] == ["no such city", "KeyError", "said"]
-    assert told[3].startswith("tool fail failed; the log of ")
+    assert mentions(told[3], "fail")
+    assert "secret" not in told[3]
     (record,) = caplog.records
     assert told[3].rpartition(" ")[2] in record.getMessage()
     assert "ValueError: secret" in record.getMessage()
-    with pytest.raises(TypeError, match="classes of exceptions"):
+    with pytest.raises(TypeError, match="reveal"):
         app.add_tool(fail, name="other", reveal=[LookupError("no class")])  # pyright: ignore[reportArgumentType]
 
 
@@ -306,9 +308,9 @@ async def test_hints_as_the_specification_spells_them() -> None:
 @pytest.mark.parametrize(
     ("annotations", "words"),
     [
-        ({"readonlyHint": True}, r"annotations= has no `readonlyHint` \(did you mean `readOnlyHint`\?\)"),
-        ("readOnlyHint", "annotations= takes ToolAnnotations, or a dict"),
-        ({"readOnlyHint": "yes"}, "cannot be offered"),
+        ({"readonlyHint": True}, values("annotations", "readonlyHint", "readOnlyHint")),
+        ("readOnlyHint", values("annotations", "ToolAnnotations", "dict")),
+        ({"readOnlyHint": "yes"}, "readOnlyHint|look"),
     ],
 )
 def test_hints_that_are_none(annotations: Any, words: str) -> None:
@@ -317,16 +319,16 @@ def test_hints_that_are_none(annotations: Any, words: str) -> None:
 
 
 UNFIT: list[tuple[dict[str, Any], str]] = [
-    ({"title": 3}, "title= must be a text, not 3"),
-    ({"timeout": "2"}, "timeout= must be a number of seconds"),
-    ({"limit": 1.5}, "limit= must be a whole number"),
-    ({"limit": "2"}, "limit= must be a whole number"),
-    ({"limit": True}, "limit= must be a whole number"),
-    ({"enabled": "no"}, "enabled= must be True or False"),
-    ({"inline": 1}, "inline= must be True or False"),
-    ({"icons": ["x"]}, "icons= must be a list of Icon"),
-    ({"icons": "x"}, "icons= must be a list of Icon"),
-    ({"meta": [1]}, "meta= must be a dict"),
+    ({"title": 3}, "title=.*3"),
+    ({"timeout": "2"}, "timeout="),
+    ({"limit": 1.5}, r"limit=.*1\.5"),
+    ({"limit": "2"}, "limit=.*'2'"),
+    ({"limit": True}, "limit=.*True"),
+    ({"enabled": "no"}, "enabled=.*True.*False"),
+    ({"inline": 1}, "inline=.*True.*False"),
+    ({"icons": ["x"]}, "icons=.*Icon"),
+    ({"icons": "x"}, "icons=.*Icon"),
+    ({"meta": [1]}, "meta="),
 ]
 
 
@@ -342,14 +344,14 @@ def test_options_of_the_wrong_kind_are_named(options: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cache": 60}, r"cache= must be a Lifetime\(...\)"),
-        ({"cache": {"tools/list": 60}}, r"cache= must be a Lifetime\(...\)"),
-        ({"offload": True}, r"offload= must be an Offload"),
-        ({"trace": True}, "trace= must be the path"),
-        ({"icons": ["x"]}, "icons= must be a list"),
-        ({"debug": "yes"}, "debug= must be True or False"),
-        ({"extensions": [1]}, "extensions= must be a dict"),
-        ({"secrets": "s" * 16}, "secrets are several"),
+        ({"cache": 60}, "cache=.*Lifetime"),
+        ({"cache": {"tools/list": 60}}, "cache=.*Lifetime"),
+        ({"offload": True}, "offload=.*Offload"),
+        ({"trace": True}, "trace="),
+        ({"icons": ["x"]}, "icons="),
+        ({"debug": "yes"}, "debug=.*True.*False"),
+        ({"extensions": [1]}, "extensions="),
+        ({"secrets": "s" * 16}, "secrets="),
     ],
 )
 def test_options_of_servers_of_the_wrong_kind_are_named(options: dict[str, Any], words: str) -> None:
@@ -365,7 +367,7 @@ async def test_options_in_other_forms() -> None:
         raise ValueError("told")
 
     assert "told" in str(await Client(app).call("fail"))
-    with pytest.raises(TypeError, match="cache= must be a Lifetime"):
+    with pytest.raises(TypeError, match=r"cache=.*Lifetime"):
         app.resource("x://y", cache=60)(lambda: "x")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="timeout must be a positive number"):
+    with pytest.raises(ValueError, match="timeout"):
         app.add_tool(fail, name="never", timeout=timedelta())

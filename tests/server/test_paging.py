@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dovetail.errors import InvalidParams
 from dovetail.protocol.exchange import Caller, Exchange
-from dovetail.server import paging
 from dovetail.server.paging import Pages
 from dovetail.server.resource import Lifetime
 from dovetail.wire.tools import ListToolsResult, Tool
@@ -20,8 +19,8 @@ LIFE = Lifetime(5, "public")
 
 
 class Entry:
-    def __init__(self, name: str) -> None:
-        self.declaration = Tool(name=name, input_schema={"type": "object"}, title="T")
+    def __init__(self, name: str, title: str = "T") -> None:
+        self.declaration = Tool(name=name, input_schema={"type": "object"}, title=title)
 
 
 def entries(*names: str) -> dict[str, Entry]:
@@ -101,22 +100,23 @@ def test_each_revision_has_pages_in_its_own_words() -> None:
     assert ["title" in one["tools"][0] for one in (newest, last, first)] == [True, True, False]
 
 
-def test_somebody_who_tries_cursors_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "_MOST", 200_000)
-    pages, items = Pages(1, 4096), entries(*(str(number) for number in range(300)))
+def test_somebody_who_tries_cursors_does_not_fill_the_memory() -> None:
+    pages = Pages(1, 4096)
+    items = {str(number): Entry(str(number), title="x" * 1_000_000) for number in range(30)}
+
+    def kept() -> int:
+        return sum(map(len, pages.kept.pages.values()))
+
     cursor = None
-    for _ in range(300):
+    for _ in items:
         cursor = page(pages, items, cursor).get("nextCursor")
-    kept = pages.kept
-    assert kept._size == sum(len(one) + paging._KEY for one in kept.pages.values())
-    assert 100_000 < kept._size <= 200_000
+    assert 8_000_000 < kept() <= 16 * 2**20
     assert page(pages, items)["nextCursor"]  # the oldest, made anew
-    assert kept._size <= 200_000
+    assert kept() <= 16 * 2**20
 
 
-def test_one_page_is_kept_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "_MOST", 10)
-    pages, items = Pages(None, 4096), entries("a")
+def test_one_page_is_kept_however_large() -> None:
+    pages, items = Pages(None, 4096), {"a": Entry("a", title="x" * 17_000_000)}
     assert names(page(pages, items)) == ["a"]
     items["b"] = Entry("b")
     assert names(page(pages, items)) == ["a"]

@@ -8,6 +8,7 @@ import pytest
 from dovetail import Annotations, Context, Icon, Lifetime, ResourceContents, ResourceNotFound, Server
 from dovetail.server.resource import Resource, ResourceTemplate
 from dovetail.wire.resources import ReadResourceResult
+from mentions import values
 from server.calling import LAST, Client
 
 
@@ -59,7 +60,7 @@ def test_a_fixed_resource_takes_only_the_context() -> None:
         return city
 
     assert Resource(fine, "a:b").signature.context == "ctx"
-    with pytest.raises(TypeError, match=r"wrong.*a:b has no variables.*city"):
+    with pytest.raises(TypeError, match=values("wrong", "a:b", "city")):
         Resource(wrong, "a:b")
 
 
@@ -67,7 +68,7 @@ def test_variables_and_parameters_agree() -> None:
     ResourceTemplate(lambda x, y="1": x, "a:{x}")
     ResourceTemplate(lambda **given: given, "a:{x}/{y}", name="open")
     for function, uri in ((lambda x: x, "a:{y}"), (lambda x, y: x, "a:{x}"), (lambda x: x, "a:{x}/{y}")):
-        with pytest.raises(TypeError, match="do not agree"):
+        with pytest.raises(TypeError, match=values(uri)):
             ResourceTemplate(function, uri)
 
 
@@ -134,7 +135,7 @@ async def test_what_is_not_there(uri: str) -> None:
 
 @pytest.mark.parametrize("uri", [None, 5, [], {}])
 async def test_a_uri_is_text(uri: Any) -> None:
-    with pytest.raises(Exception, match="uri must be a string") as caught:
+    with pytest.raises(Exception, match=values("uri")) as caught:
         await Client(library()).request("resources/read", {"uri": uri})
     assert getattr(caught.value, "code", None) == -32602
 
@@ -146,7 +147,7 @@ async def test_a_resource_that_is_gone_is_not_read() -> None:
     for uri in ("a:fixed", "a:user/6"):
         with pytest.raises(ResourceNotFound):
             await Client(app).request("resources/read", {"uri": uri})
-    with pytest.raises(ValueError, match="no resource is called `a:fixed`"):
+    with pytest.raises(ValueError, match=values("a:fixed")):
         app.remove_resource("a:fixed")
 
 

@@ -26,9 +26,9 @@ from dovetail import (
 )
 from dovetail.errors import InternalError, MethodNotFound, PromptNotFound, ToolNotFound
 from dovetail.protocol.exchange import Exchange
-from dovetail.server import server as framework
 from dovetail.wire.inputs import InputRequiredResult
 from dovetail.wire.prompts import GetPromptResult
+from mentions import mentions, values
 from server.calling import LAST, NEWEST, PATIENCE, Client, failed, text
 
 TOOLS, UPDATED = "notifications/tools/list_changed", "notifications/resources/updated"
@@ -36,9 +36,15 @@ SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 @pytest.fixture
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running calls are looked at all the time."""
-    monkeypatch.setattr(framework, "_SWEEP", 0.005)
+async def only_short_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers of more than a tenth of a second never go off."""
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def call_if_short(delay: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+        return call_later(delay if delay < 0.1 else 3600.0, *args, **options)
+
+    monkeypatch.setattr(loop, "call_later", call_if_short)
 
 
 class Pause:
@@ -99,9 +105,9 @@ def test_every_spelling_registers_and_leaves_the_function_alone() -> None:
     assert app.prompt("asks")(one_of) is one_of
     assert app.complete("asks", "value")(one_of) is one_of
     assert one() == 1
-    assert list(app._tools) == ["zero", "one", "two", "three"]
-    assert list(app._prompts) == ["one", "three", "two", "asks"]
-    assert app._tools["three"].declaration.title == "Three"
+    assert list(app.declared("tool")) == ["zero", "one", "two", "three"]
+    assert list(app.declared("prompt")) == ["one", "three", "two", "asks"]
+    assert app.declared("tool")["three"].title == "Three"
 
 
 def test_a_name_is_given_once() -> None:
@@ -114,7 +120,7 @@ def test_a_name_is_given_once() -> None:
     ):
         function = (lambda x: x) if args == ("a:{x}",) else (lambda: 1)
         add(function, *args, name="n")
-        with pytest.raises(ValueError, match="already registered"):
+        with pytest.raises(ValueError, match=values(args[0] if args else "n")):
             add(function, *args, name="n")
 
 
@@ -126,7 +132,7 @@ def test_what_is_removed_may_come_again() -> None:
     app.add_prompt(lambda: "1", name="n")
     app.remove_prompt("n")
     for remove in (app.remove_prompt, app.remove_resource):
-        with pytest.raises(ValueError, match="is called `n`"):
+        with pytest.raises(ValueError, match=values("n")):
             remove("n")
 
 
@@ -270,13 +276,13 @@ def calculator(**options: Any) -> Server:
 @pytest.mark.parametrize(
     ("params", "kind", "words"),
     [
-        ({"name": "fly"}, ToolNotFound, "Unknown tool: fly"),
-        ({"name": "\x1b[31m" + "x" * 500}, ToolNotFound, "Unknown tool"),
-        ({}, InvalidParams, "name must be a string"),
-        ({"name": 5}, InvalidParams, "name must be a string"),
-        ({"name": ["add"]}, InvalidParams, "name must be a string"),
-        ({"name": "add", "arguments": [1]}, InvalidParams, "arguments must be an object"),
-        ({"name": "add", "arguments": "a=1"}, InvalidParams, "arguments must be an object"),
+        ({"name": "fly"}, ToolNotFound, values("fly")),
+        ({"name": "\x1b[31m" + "x" * 500}, ToolNotFound, "xxx"),
+        ({}, InvalidParams, values("name")),
+        ({"name": 5}, InvalidParams, values("name")),
+        ({"name": ["add"]}, InvalidParams, values("name")),
+        ({"name": "add", "arguments": [1]}, InvalidParams, values("arguments")),
+        ({"name": "add", "arguments": "a=1"}, InvalidParams, values("arguments")),
     ],
 )
 async def test_a_call_that_names_no_tool(params: dict[str, Any], kind: type[Exception], words: str) -> None:
@@ -365,7 +371,7 @@ async def test_whatever_a_tool_raises_is_masked_and_logged(
     app = Server("faulty")
     app.add_tool(waiting if kind == "async" else plain, name="run", inline=kind == "inline")
     said = failed(await Client(app).call("run"))
-    assert said.startswith("tool run failed; the log of ")
+    assert mentions(said, "run", "faulty")
     assert "secret" not in said
     reference = said.rsplit(" ", 1)[1]
     (record,) = caplog.records
@@ -426,7 +432,7 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
         return x
 
     @app.complete("other", "x")
-    async def values(value: str) -> list[str]:
+    async def suggest(value: str) -> list[str]:
         raise fault()
 
     completing = {"ref": {"type": "ref/prompt", "name": "other"}, "argument": {"name": "x", "value": ""}}
@@ -435,7 +441,7 @@ async def test_faults_elsewhere_are_errors_without_details(fault: Callable[[], B
         ("prompts/get", {"name": "run"}),
         ("completion/complete", completing),
     ):
-        with pytest.raises(InternalError, match=f"{method} failed; the log of faulty") as caught:
+        with pytest.raises(InternalError, match=values(method, "faulty")) as caught:
             await Client(app).request(method, params)
         assert "secret" not in caught.value.message
 
@@ -445,7 +451,7 @@ async def test_a_result_that_cannot_be_shaped_is_the_tools_fault() -> None:
     app.add_tool(lambda: object(), name="object")
     app.add_tool(lambda: float("nan"), name="nan")
     for name in ("object", "nan"):
-        assert f"tool {name} failed" in failed(await Client(app).call(name))
+        assert mentions(failed(await Client(app).call(name)), name)
 
 
 async def test_a_server_goes_on_after_anything() -> None:
@@ -477,7 +483,7 @@ async def test_an_author_who_raises_what_ends_generators_is_contained() -> None:
 
     app = Server("faulty")
     app.add_tool(run)
-    assert "tool run failed" in failed(await Client(app).call("run"))
+    assert mentions(failed(await Client(app).call("run")), "run")
 
 
 @pytest.mark.parametrize("end", ["answered", "refused", "failed"])
@@ -516,24 +522,21 @@ async def test_a_cancelled_call_is_cancelled() -> None:
     assert text(await client.call("pause")) == "done"
 
 
-@pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("where", ["server", "tool"])
 async def test_a_call_has_a_time_limit(where: str) -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.02 if where == "server" else 60)), Pause()
     app.add_tool(pause, name="pause", timeout=0.02 if where == "tool" else None)
     client = Client(app)
-    assert failed(await client.call("pause")) == "The call took too long and was stopped"
+    assert failed(await client.call("pause"))
     assert pause.ended == "cancelled"
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
 
 
+@pytest.mark.usefixtures("only_short_timers")
 @pytest.mark.parametrize("asking", [False, True])
-async def test_a_short_limit_of_a_tool_does_not_wait_for_the_sweep(
-    monkeypatch: pytest.MonkeyPatch, asking: bool
-) -> None:
-    monkeypatch.setattr(framework, "_SWEEP", 3600.0)
+async def test_a_short_limit_of_a_tool_does_not_wait_for_the_sweep(asking: bool) -> None:
     app, ended = Server("slow"), list[str]()
 
     async def pause() -> str:
@@ -548,7 +551,7 @@ async def test_a_short_limit_of_a_tool_does_not_wait_for_the_sweep(
 
     app.add_tool(asking_pause if asking else pause, name="pause", timeout=0.05)
     async with asyncio.timeout(PATIENCE):
-        assert failed(await Client(app).call("pause")) == "The call took too long and was stopped"
+        assert failed(await Client(app).call("pause"))
     assert ended == ["cancelled"]
 
 
@@ -558,7 +561,7 @@ async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPa
 
     def remember(*args: Any, **kwargs: Any) -> asyncio.TimerHandle:
         timer = call_at(*args, **kwargs)
-        if args[1] is framework._expire:
+        if 1.0 < args[0] - loop.time() <= 1.5:
             timers.append(timer)
         return timer
 
@@ -569,48 +572,51 @@ async def test_a_short_limit_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPa
     assert [one.cancelled() for one in timers] == [True]
 
 
-async def test_a_short_limit_of_the_server_is_swept_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framework, "_SWEEP", 3600.0)
+@pytest.mark.usefixtures("only_short_timers")
+async def test_a_short_limit_of_the_server_is_swept_for_often() -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.05)), Pause()
     app.add_tool(pause, name="pause")
     async with asyncio.timeout(PATIENCE):
-        assert failed(await Client(app).call("pause")) == "The call took too long and was stopped"
+        assert failed(await Client(app).call("pause"))
 
 
-@pytest.mark.usefixtures("brisk")
 async def test_other_requests_have_a_time_limit_too() -> None:
     app, pause = Server("slow", limits=Limits(run_time=0.02)), Pause()
     app.add_resource(pause, "a:b")
-    with pytest.raises(InternalError, match="took too long"):
+    with pytest.raises(InternalError):
         await Client(app).request("resources/read", {"uri": "a:b"})
+    assert pause.ended == "cancelled"
 
 
-@pytest.mark.usefixtures("brisk")
 async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
     go = threading.Event()
     app = Server("slow", limits=Limits(run_time=0.02))
     app.add_tool(lambda: go.wait(PATIENCE), name="run")
-    assert failed(await Client(app).call("run")) == "The call took too long and was stopped"
+    assert failed(await Client(app).call("run"))
     go.set()
 
 
 async def test_the_watch_over_running_calls_rests_when_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framework, "_SWEEP", 0.0)
-    app = calculator()
-    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    app = calculator(limits=Limits(run_time=0.02))
+    loop, armed, over = asyncio.get_running_loop(), list[float](), asyncio.Event()
     call_later = loop.call_later
 
-    def record(*args: Any, **options: Any) -> asyncio.TimerHandle:
-        timers.append(call_later(*args, **options))
-        return timers[-1]
+    def record(delay: float, act: Callable[..., None], *args: Any, **options: Any) -> asyncio.TimerHandle:
+        def run() -> None:
+            act(*args)
+            over.set()
 
-    await Client(app).call("add", {"a": 1})
-    with monkeypatch.context() as patch:
-        await settled()
-        patch.setattr(loop, "call_later", record)
-        await settled()
-    assert not timers
-    assert text(await Client(app).call("add", {"a": 1})) == "2"
+        if delay != 0.02 / 4:  # not that of the watch
+            return call_later(delay, act, *args, **options)
+        armed.append(delay)
+        return call_later(delay, run, **options)
+
+    monkeypatch.setattr(loop, "call_later", record)
+    for number in (1, 2):
+        over.clear()
+        assert text(await Client(app).call("add", {"a": 1})) == "2"
+        await over.wait()
+        assert len(armed) == number  # it was looked once, and not again
 
 
 # Limits
@@ -623,7 +629,7 @@ async def test_calls_have_a_limit() -> None:
         for _ in range(2):
             group.create_task(client.call("pause"))
         await began(pause)
-        with pytest.raises(Busy, match="Too many calls") as caught:
+        with pytest.raises(Busy) as caught:
             await client.call("pause")
         assert not caught.value.own
         pause.go.set()
@@ -636,7 +642,7 @@ async def test_a_caller_has_a_share_of_the_calls() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(alice.call("pause"))
         await began(pause)
-        with pytest.raises(Busy, match="your requests") as caught:
+        with pytest.raises(Busy) as caught:
             await alice.call("pause")
         assert caught.value.own
         for other in (bob, nobody, nobody):
@@ -659,7 +665,7 @@ async def test_large_messages_at_work_have_a_limit_together() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(client.run(sized(2_000_000)))
         await began(pause)
-        with pytest.raises(Busy, match="Too many calls"):
+        with pytest.raises(Busy):
             await client.run(sized(2_000_000))
         group.create_task(client.run(sized(1_000_000)))
         group.create_task(client.run(sized(100)))
@@ -672,7 +678,7 @@ async def test_a_uri_has_a_limit() -> None:
     app = Server("any", limits=Limits(uri=10))
     app.add_resource(lambda x: x, "a:{x}")
     assert await Client(app).request("resources/read", {"uri": "a:" + "x" * 8})
-    with pytest.raises(InvalidParams, match="longer than 10"):
+    with pytest.raises(InvalidParams, match="10"):
         await Client(app).request("resources/read", {"uri": "a:" + "x" * 9})
 
 
@@ -727,7 +733,7 @@ async def test_middleware_may_answer_change_or_refuse() -> None:
     assert text(await client.call("add", {"a": 3})) == "103"
     with pytest.raises(InvalidParams, match="not four"):
         await client.call("add", {"a": 4})
-    with pytest.raises(InternalError, match="tools/call failed;") as caught:
+    with pytest.raises(InternalError, match="tools/call") as caught:
         await client.call("add", {"a": 5})
     assert "secret" not in caught.value.message
 
@@ -866,7 +872,7 @@ async def test_where_nothing_is_offered_nothing_is_listened_to() -> None:
 async def test_a_uri_listened_to_has_a_limit() -> None:
     app = Server("any", offers=["resources"], limits=Limits(uri=10))
     filter = {"resourceSubscriptions": ["a:" + "x" * 9]}
-    with pytest.raises(InvalidParams, match="longer than 10"):
+    with pytest.raises(InvalidParams, match="10"):
         await Client(app).request("subscriptions/listen", {"notifications": filter})
 
 
@@ -927,7 +933,7 @@ async def test_a_lifespan_that_fails_refuses_every_call_and_tells_the_log(
     app = Server("ill", lifespan=lifespan)
     app.add_tool(lambda: 1, name="run")
     for _ in range(2):
-        with pytest.raises(InternalError, match="could not start") as caught:
+        with pytest.raises(InternalError) as caught:
             await Client(app).call("run")
         assert "secret" not in caught.value.message
     assert "secret" in caplog.text
@@ -954,7 +960,7 @@ async def test_stopping_waits_for_what_runs_and_takes_nothing_new() -> None:
     stopping = asyncio.create_task(app.stop())
     await settled()
     assert not stopping.done()
-    with pytest.raises(Busy, match="shutting down"):
+    with pytest.raises(Busy):
         await client.call("pause")
     pause.go.set()
     await stopping
@@ -969,7 +975,7 @@ async def test_what_does_not_end_in_time_is_stopped_and_told_so() -> None:
     await began(pause)
     await app.stop()
     assert pause.ended == "cancelled"
-    assert "shutting down" in failed(await call)
+    assert failed(await call)
 
 
 async def test_a_server_stopped_from_within_a_call_does_not_wait_for_itself() -> None:

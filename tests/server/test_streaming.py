@@ -9,9 +9,6 @@ from typing import Annotated, Any
 import pytest
 
 from dovetail import Context, Depends, Image, Progress, Server, ToolError
-from dovetail.protocol.limits import Limits
-from dovetail.server.streaming import _stepped  # pyright: ignore[reportPrivateUsage]
-from dovetail.server.threads import Threads
 from server.calling import Client, failed
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -171,15 +168,28 @@ async def test_a_plain_generator_left_during_a_step_is_closed_by_its_thread() ->
 
 
 async def test_a_plain_generator_left_between_steps_is_closed_in_a_thread() -> None:
-    threads, closers = Threads(Limits()), list[threading.Thread]()
+    app, closers, told = Server("x"), list[threading.Thread](), asyncio.Event()
 
+    @app.tool
     def steps() -> Generator[str]:
         try:
             yield "a"
+            yield "b"
         finally:
             closers.append(threading.current_thread())
 
-    stream = _stepped(steps(), threads, None)
-    assert await anext(stream) == "a"
-    await stream.aclose()
-    assert closers[0] is not threading.main_thread()
+    class Stalled(Client):
+        """A client that reads the first part and no more."""
+
+        async def _emit(self, data: bytes) -> None:
+            told.set()
+            await asyncio.Event().wait()
+
+    params = {"name": "steps", "arguments": {}}
+    call = asyncio.ensure_future(Stalled(app).request("tools/call", params, progressToken="t"))
+    await asyncio.wait_for(told.wait(), 20)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    (closer,) = closers
+    assert closer is not threading.main_thread()

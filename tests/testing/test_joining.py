@@ -80,13 +80,13 @@ async def test_the_lifespan_ends_with_the_last_who_uses_it() -> None:
 
 
 async def test_a_server_nobody_else_can_find_is_told() -> None:
-    with pytest.raises(ValueError, match="must be a variable of a module"):
+    with pytest.raises(ValueError, match="hidden"):
         async with testing.connect(Server("hidden"), transport="stdio"):
             pass
 
 
 async def test_a_transport_there_is_not() -> None:
-    with pytest.raises(ValueError, match="transport must be one of memory"):
+    with pytest.raises(ValueError, match=r"transport.*memory.*pigeon"):
         async with testing.connect(app, transport="pigeon"):  # pyright: ignore[reportArgumentType]
             pass
 

@@ -131,7 +131,7 @@ def test_a_cassette(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
     project.makepyfile(test_sums=test.format(number=3))
     result = run(project)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the traffic is not that of*", '*-*"b": 2*', '*+*"b": 3*'])
+    result.stdout.fnmatch_lines(["*test_sums.test_sum.jsonl*", '*-*"b": 2*', '*+*"b": 3*'])
 
 
 def test_pytest_finds_the_plugin_by_itself(project: pytest.Pytester) -> None:
@@ -155,13 +155,13 @@ def test_loading_the_plugin_loads_nothing_of_dovetail_but_itself(project: pytest
 @pytest.mark.parametrize(
     ("marked", "says"),
     [
-        ('server=app, transprt="http"', "*mcp of *test_it*unknown option transprt=; did you mean transport?*"),
-        ("app, elict=print", "*unknown option elict=; did you mean elicit?*"),
-        ("app, target=5", "*unknown option target=*"),
-        ("app, zzz=1", "*unknown option zzz=*"),
-        ('app, "http"', "*takes one server without a name, not 2*"),
-        ('app, transport="htp"', "*transport is one of memory, *not 'htp'; did you mean http?*"),
-        ('app, transport=["memory", "htp"]', "*transport is one of memory, *not 'htp'*"),
+        ('server=app, transprt="http"', "*test_it*transprt=*transport*"),
+        ("app, elict=print", "*elict=*elicit*"),
+        ("app, target=5", "*target=*"),
+        ("app, zzz=1", "*zzz=*"),
+        ('app, "http"', "*test_it*2*"),
+        ('app, transport="htp"', "*transport*memory*'htp'*http*"),
+        ('app, transport=["memory", "htp"]', "*transport*memory*'htp'*"),
     ],
 )
 def test_a_marker_that_nobody_would_read_is_refused(project: pytest.Pytester, marked: str, says: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from dovetail import Client, ElicitParams, PeerError, RequestTimeout, SyncClient, testing
 from dovetail.protocol.recording import Frame, read_lines
+from mentions import mentions, values
 from testing.calculator import app
 
 
@@ -39,13 +40,12 @@ async def test_an_assertion_that_fails_shows_what_was_said() -> None:
             await client.call("add", a=1, b=2)
     with pytest.raises(AssertionError) as failed:
         traffic.assert_sent("tools/call", name="subtract")
-    assert str(failed.value) == (
-        'tools/call {"name": "subtract"} was sent 0 times; what was sent:\n'
-        '  tools/call {"name": "add", "arguments": {"a": 1, "b": 2}}'
-    )
-    with pytest.raises(AssertionError, match=r"was sent 1 times, not 2 times"):
+    asked, was_sent = str(failed.value).split("\n")
+    assert mentions(asked, 'tools/call {"name": "subtract"}', 0)
+    assert was_sent == '  tools/call {"name": "add", "arguments": {"a": 1, "b": 2}}'
+    with pytest.raises(AssertionError, match=values("tools/call", 1, 2)):
         traffic.assert_sent("tools/call", times=2)
-    with pytest.raises(AssertionError, match=r"was received 0 times; what was received:\n  nothing"):
+    with pytest.raises(AssertionError, match=values("notifications/message", 0)):
         traffic.assert_received("notifications/message")
 
 
@@ -116,7 +116,7 @@ async def test_a_cassette_is_written_once_and_compared_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cassette = tmp_path / "cassettes" / "sums.jsonl"
-    with pytest.raises(AssertionError, match=r"there is no cassette .*--mcp-record"):
+    with pytest.raises(AssertionError, match=r"sums\.jsonl.*--mcp-record"):
         (await conversation()).assert_equal(cassette)
     monkeypatch.setenv("DOVETAIL_RECORD", "1")
     (await conversation()).assert_equal(cassette)
