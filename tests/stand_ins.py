@@ -151,10 +151,13 @@ async def on_socket(play: Play) -> AsyncIterator[str]:
 
 async def _lines(play: Play, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     play.connections += 1
+    running: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
         while line := await reader.readline():
-            group.create_task(_line(play, json.loads(line), writer))
-        for task in tuple(group._tasks):  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+            task = group.create_task(_line(play, json.loads(line), writer))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        for task in tuple(running):
             task.cancel()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from client.world import TESTS, everything, target
 from dovetail import Bearer, CannotStart, Client, ClientLimits, Server, SyncClient, Timeouts
+from mentions import mentions, values
 
 MORTAL = str(TESTS / "client" / "mortal.py")
 
@@ -73,13 +74,13 @@ def test_what_is_no_target_is_refused_at_once(given: Any, kind: type[Exception])
         ("localhost:8000/mcp", "'http://localhost:8000/mcp'"),
         ("mcp.example.com:443", "'http://mcp.example.com:443'"),
         ("ws://localhost/mcp", "'http://localhost/mcp'"),
-        ("http://user:password@localhost/mcp", "give them as a header or by auth"),
-        ("http://local host/mcp", "a space"),
+        ("http://user:password@localhost/mcp", "auth"),
+        ("http://local host/mcp", "URL"),
         ("http:/localhost/mcp", "'http://localhost/mcp'"),
-        ("https:localhost/mcp", "is no URL"),
+        ("https:localhost/mcp", "https:localhost/mcp"),
         ("mcp.json", "json.load(open('mcp.json'))['mcpServers'][name]"),
-        ("", "the target is empty"),
-        (str(TESTS), "is a folder, not a server"),
+        ("", "empty"),
+        (str(TESTS), str(TESTS)),
         ("http://localhost:99999/mcp", "Port"),
     ],
 )
@@ -93,7 +94,7 @@ def test_a_script_that_is_not_there_is_looked_for_nearby(tmp_path: Path) -> None
     (tmp_path / "server.py").touch()
     with pytest.raises(CannotStart) as caught:
         Client(tmp_path / "servr.py")
-    assert caught.value.hint == f"it was looked for in {tmp_path}; did you mean server.py?"
+    assert mentions(caught.value.hint, tmp_path, "server.py")
     with pytest.raises(CannotStart, match="nothing/here"):
         Client(tmp_path / "nothing" / "here.py")
 
@@ -113,7 +114,7 @@ COMMAND_OPTIONS = [{"env": {"A": "b"}}, {"inherit_env": "all"}, {"cwd": "/"}, {"
 @pytest.mark.parametrize("given", [["x"], MORTAL, Server("a"), "unix:/a", "tcp://a:1", {"command": "x"}])
 def test_options_for_a_url_are_refused_elsewhere(given: Any, option: Any) -> None:
     (name,) = option
-    with pytest.raises(TypeError, match=f"{name}= is only for a URL"):
+    with pytest.raises(TypeError, match=values(f"{name}=", "URL")):
         Client(given, **option)
 
 
@@ -121,66 +122,68 @@ def test_options_for_a_url_are_refused_elsewhere(given: Any, option: Any) -> Non
 @pytest.mark.parametrize("given", ["http://x", Server("a"), "unix:/a", "tcp://a:1", {"url": "http://x"}])
 def test_options_for_a_command_are_refused_elsewhere(given: Any, option: Any) -> None:
     (name,) = option
-    with pytest.raises(TypeError, match=f"{name}= is only for a command"):
+    with pytest.raises(TypeError, match=values(f"{name}=", "command")):
         Client(given, **option)
 
 
 @pytest.mark.parametrize("make", [Client, SyncClient])
 @pytest.mark.parametrize(
-    ("given", "option", "kind", "says"),
+    ("given", "option", "kind", "named"),
     [
-        (Server("a"), {"elicit": 3}, TypeError, "elicit= must be a function, not 3 (int)"),
-        (Server("a"), {"elicit_url": "x"}, TypeError, "elicit_url= must be a function, not 'x' (str)"),
-        (Server("a"), {"sample": []}, TypeError, "sample= must be a function, not list"),
-        (Server("a"), {"on_log": True}, TypeError, "on_log= must be a function"),
-        (Server("a"), {"roots": 5}, TypeError, "roots= must be a list of paths, URIs or Root"),
-        (Server("a"), {"roots": [5]}, TypeError, "roots= must be a list of paths, URIs or Root"),
-        (Server("a"), {"log_level": "loud"}, ValueError, "log_level= must be one of debug, info, notice"),
-        (Server("a"), {"log_level": "warn"}, ValueError, "; did you mean warning?"),
-        (Server("a"), {"timeouts": 5}, TypeError, "timeouts= must be a Timeouts(...)"),
-        (Server("a"), {"limits": {"pages": 5}}, TypeError, "limits= must be a ClientLimits(...), not dict"),
-        (Server("a"), {"client": "me"}, TypeError, "client= must be an Implementation("),
-        (Server("a"), {"capabilities": {}}, TypeError, "capabilities= must be a ClientCapabilities("),
-        (Server("a"), {"cache": 60}, TypeError, "cache= must be True or False"),
-        (Server("a"), {"check_results": "no"}, TypeError, "check_results= must be True or False"),
-        (Server("a"), {"middleware": print}, TypeError, "middleware= must be a list of functions"),
-        (Server("a"), {"middleware": [5]}, TypeError, "middleware= must be a list of functions"),
-        (Server("a"), {"revision": "2027-01-01"}, ValueError, "revision must be one of 2024-11-05"),
-        (Server("a"), {"era": "modern"}, ValueError, "era must be 'stateless' or 'handshake'"),
-        (Server("a"), {"name": 5}, TypeError, "name= must be a text"),
-        (Server("a"), {"trace": True}, TypeError, "trace= must be the path of a file"),
-        ("http://x", {"headers": "a: b"}, TypeError, "headers= must be a dict of texts, not 'a: b' (str)"),
-        ("http://x", {"headers": {"a": 5}}, TypeError, "headers= must hold only texts, but 'a' is int"),
-        ("http://x", {"headers": {"a": "b\nc"}}, ValueError, "headers= holds 'a', which cannot be sent"),
-        ("http://x", {"headers": {"a b": "c"}}, ValueError, "headers= holds 'a b', which cannot be sent"),
-        ("http://x", {"headers": {"Host": "y"}}, ValueError, "headers= holds 'Host', which the client writes itself"),
-        ("http://x", {"verify": "ca.pem"}, TypeError, "verify= must be True or False; a certificate authority"),
-        ("http://x", {"ca_file": 5}, TypeError, "ca_file= must be the path of a file"),
-        ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, "cert= names a file that is not there"),
-        ("http://x", {"proxy": 5}, TypeError, "proxy= must be a URL"),
-        ("http://x", {"auth": 5}, TypeError, "auth must be"),
-        (["x"], {"env": {"A": 5}}, TypeError, "env= must hold only texts, but 'A' is int"),
-        (["x"], {"env": ["A=5"]}, TypeError, "env= must be a dict of texts, not list"),
-        (["x"], {"cwd": 5}, TypeError, "cwd= must be the path of a folder"),
-        (["x"], {"inherit_env": "some"}, TypeError, "inherit_env= must be 'minimal', 'all' or a list of names"),
-        (["x"], {"inherit_env": [5]}, TypeError, "inherit_env= must be 'minimal', 'all' or a list of names"),
-        (["x"], {"stderr": 5}, TypeError, "stderr= must be a function, a text stream or 'inherit'"),
+        (Server("a"), {"elicit": 3}, TypeError, ("elicit=", 3, "int")),
+        (Server("a"), {"elicit_url": "x"}, TypeError, ("elicit_url=", "'x'", "str")),
+        (Server("a"), {"sample": []}, TypeError, ("sample=", "list")),
+        (Server("a"), {"on_log": True}, TypeError, ("on_log=",)),
+        (Server("a"), {"roots": 5}, TypeError, ("roots=", "Root")),
+        (Server("a"), {"roots": [5]}, TypeError, ("roots=", "Root")),
+        (Server("a"), {"log_level": "loud"}, ValueError, ("log_level=", "debug, info, notice")),
+        (Server("a"), {"log_level": "warn"}, ValueError, ("log_level=", "warn", "warning")),
+        (Server("a"), {"timeouts": 5}, TypeError, ("timeouts=", "Timeouts(...)")),
+        (Server("a"), {"limits": {"pages": 5}}, TypeError, ("limits=", "ClientLimits(...)", "dict")),
+        (Server("a"), {"client": "me"}, TypeError, ("client=", "Implementation")),
+        (Server("a"), {"capabilities": {}}, TypeError, ("capabilities=", "ClientCapabilities")),
+        (Server("a"), {"cache": 60}, TypeError, ("cache=", "True", "False")),
+        (Server("a"), {"check_results": "no"}, TypeError, ("check_results=", "True", "False")),
+        (Server("a"), {"middleware": print}, TypeError, ("middleware=",)),
+        (Server("a"), {"middleware": [5]}, TypeError, ("middleware=",)),
+        (Server("a"), {"revision": "2027-01-01"}, ValueError, ("revision", "2024-11-05")),
+        (Server("a"), {"era": "modern"}, ValueError, ("era", "'stateless'", "'handshake'")),
+        (Server("a"), {"name": 5}, TypeError, ("name=",)),
+        (Server("a"), {"trace": True}, TypeError, ("trace=",)),
+        ("http://x", {"headers": "a: b"}, TypeError, ("headers=", "'a: b'", "str")),
+        ("http://x", {"headers": {"a": 5}}, TypeError, ("headers=", "'a'", "int")),
+        ("http://x", {"headers": {"a": "b\nc"}}, ValueError, ("headers=", "'a'")),
+        ("http://x", {"headers": {"a b": "c"}}, ValueError, ("headers=", "'a b'")),
+        ("http://x", {"headers": {"Host": "y"}}, ValueError, ("headers=", "'Host'")),
+        ("http://x", {"verify": "ca.pem"}, TypeError, ("verify=", "True", "False")),
+        ("http://x", {"ca_file": 5}, TypeError, ("ca_file=",)),
+        ("http://x", {"cert": ("nowhere.pem", "b")}, FileNotFoundError, ("cert=",)),
+        ("http://x", {"proxy": 5}, TypeError, ("proxy=", "URL")),
+        ("http://x", {"auth": 5}, TypeError, ("auth",)),
+        (["x"], {"env": {"A": 5}}, TypeError, ("env=", "'A'", "int")),
+        (["x"], {"env": ["A=5"]}, TypeError, ("env=", "list")),
+        (["x"], {"cwd": 5}, TypeError, ("cwd=",)),
+        (["x"], {"inherit_env": "some"}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"inherit_env": [5]}, TypeError, ("inherit_env=", "'minimal'", "'all'")),
+        (["x"], {"stderr": 5}, TypeError, ("stderr=", "'inherit'")),
     ],
 )
-def test_options_are_looked_at_at_once(make: Any, given: Any, option: Any, kind: type[Exception], says: str) -> None:
-    with pytest.raises(kind, match=re.escape(says)):
+def test_options_are_looked_at_at_once(
+    make: Any, given: Any, option: Any, kind: type[Exception], named: tuple[Any, ...]
+) -> None:
+    with pytest.raises(kind, match=values(*named)):
         make(given, **option)
 
 
 def test_limits_are_numbers() -> None:
     for make in (lambda: Timeouts(call="60"), lambda: ClientLimits(pages=True)):  # pyright: ignore[reportArgumentType]
-        with pytest.raises(TypeError, match="must be a number"):
+        with pytest.raises(TypeError, match=r"call|pages"):
             make()
 
 
 async def test_a_level_asked_for_later_is_looked_at_too() -> None:
     async with Client(Server("a")) as client:
-        with pytest.raises(ValueError, match="level must be one of"):
+        with pytest.raises(ValueError, match=values("level", "debug")):
             await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]
 
 
@@ -246,16 +249,14 @@ async def test_what_a_process_says_on_stderr_can_be_had() -> None:
 def test_what_is_said_of_the_servers_certificate_is_for_the_server_alone(
     told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail import connect
     from dovetail.login import driver
     from dovetail.transports import door
 
     made: list[Any] = []
     monkeypatch.setattr(driver, "driver_for", lambda *given: made.extend(given))
     monkeypatch.setattr(door, "fetcher", lambda **given: {name: given[name] for name in ("verify", "cert", "ca_file")})
-    options = {"auth": "oauth", "headers": None, "ca_file": "ca.pem", "cert": None, "verify": True, "proxy": None}
-    authorized = connect._authorized  # pyright: ignore[reportPrivateUsage]
-    authorized("https://x", Timeouts(), options | told)
+    monkeypatch.setattr(door, "check_files", lambda *_: None)
+    Client("https://x", auth="oauth", ca_file="ca.pem", **told)
     _, _, others, *own = made
     assert others() == {"verify": True, "cert": None, "ca_file": "ca.pem"}
     assert [one() for one in own] == ([{"verify": True, "cert": None, "ca_file": "ca.pem"} | told] if told else [])
@@ -273,5 +274,5 @@ def test_credentials_in_the_clear_are_told_of(
     url: str, clear: bool, auth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     Client(url, auth=auth)
-    assert ("in the clear" in caplog.text) is clear
+    assert bool(caplog.records) is clear
     assert "s3cret" not in caplog.text

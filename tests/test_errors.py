@@ -26,6 +26,7 @@ from dovetail.errors import (
     UnsupportedRevision,
     clip,
 )
+from mentions import mentions
 
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, BaseException)]
 CODES = {
@@ -73,28 +74,29 @@ def test_ours_and_theirs_are_different_things() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exc", "message", "data"),
+    ("exc", "named", "data"),
     [
-        (MethodNotFound("a/b"), "Method not found: a/b", None),
-        (ToolNotFound("fly"), "Unknown tool: fly", None),
-        (PromptNotFound("fly"), "Unknown prompt: fly", None),
-        (ResourceNotFound("a:b"), "Resource not found", {"uri": "a:b"}),
+        (MethodNotFound("a/b"), ("a/b",), None),
+        (ToolNotFound("fly"), ("fly",), None),
+        (PromptNotFound("fly"), ("fly",), None),
+        (ResourceNotFound("a:b"), (), {"uri": "a:b"}),
         (
             MissingCapability({"roots": {}, "sampling": {"tools": {}}}),
-            "The client did not declare what this request needs: roots, sampling.tools",
+            ("roots", "sampling.tools"),
             {"requiredCapabilities": {"roots": {}, "sampling": {"tools": {}}}},
         ),
-        (MissingCapability({"roots": {}}, "own words"), "own words", {"requiredCapabilities": {"roots": {}}}),
+        (MissingCapability({"roots": {}}, "own words"), ("own words",), {"requiredCapabilities": {"roots": {}}}),
         (
             UnsupportedRevision("1999", ("b", "a")),
-            "Unsupported protocol version 1999; this server speaks b, a",
+            ("1999", "b", "a"),
             {"supported": ["b", "a"], "requested": "1999"},
         ),
-        (Busy("later", 0.25), "later", {"retryAfterMs": 250}),
+        (Busy("later", 0.25), ("later",), {"retryAfterMs": 250}),
     ],
 )
-def test_what_is_sent(exc: ProtocolError, message: str, data: object) -> None:
-    assert (exc.message, exc.data, str(exc)) == (message, data, message)
+def test_what_is_sent(exc: ProtocolError, named: tuple[str, ...], data: object) -> None:
+    assert mentions(exc.message, *named)
+    assert (exc.data, str(exc)) == (data, exc.message)
 
 
 @pytest.mark.parametrize("kind", [MethodNotFound, ToolNotFound, PromptNotFound])
@@ -111,8 +113,7 @@ def test_a_revision_is_repeated_in_part() -> None:
 
 
 def test_a_no_has_words_of_its_own() -> None:
-    assert str(Declined()) == "The user declined to answer."
-    assert str(Dismissed()) == "The user dismissed the question."
+    assert str(Declined()) != str(Dismissed())
     assert str(Declined("Not now")) == "Not now"
     assert issubclass(Declined, ToolError)
     assert issubclass(Dismissed, ToolError)
@@ -125,13 +126,14 @@ def test_a_share_used_up_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("denied", "expected"),
     [
-        (Denied(), ("Authentication is required", 401, "Bearer")),
-        (Denied("Not you", status=403), ("Not you", 403, "")),
-        (Denied(challenge='Bearer realm="x"'), ("Authentication is required", 401, 'Bearer realm="x"')),
+        (Denied(), (401, "Bearer")),
+        (Denied("Not you", status=403), (403, "")),
+        (Denied(challenge='Bearer realm="x"'), (401, 'Bearer realm="x"')),
     ],
 )
-def test_who_is_turned_away_is_told_what_is_missing(denied: Denied, expected: tuple[str, int, str]) -> None:
-    assert (str(denied), denied.status, denied.challenge) == expected
+def test_who_is_turned_away_is_told_what_is_missing(denied: Denied, expected: tuple[int, str]) -> None:
+    assert str(denied)
+    assert (denied.status, denied.challenge) == expected
 
 
 @given(st.text(max_size=300), st.integers(1, 200))

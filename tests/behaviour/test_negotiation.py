@@ -77,7 +77,7 @@ async def test_a_server_offers_only_the_revisions_it_was_given(
 @requirement("neg.restricted")
 def test_revisions_are_checked_when_the_server_is_made() -> None:
     for wrong in ([], ["2025-01-01"], ["2025-11-25", "x"]):
-        with pytest.raises(ValueError, match="revisions must be some of"):
+        with pytest.raises(ValueError, match="revisions"):
             Server("x", revisions=wrong)
 
 

@@ -89,7 +89,6 @@ async def test_a_question_without_an_answer_ends_the_call(revision: str, transpo
     async with connect(stage.app, transport, revision, capabilities=ASKED, answer={"elicitation/create": user}) as peer:
         result = await (await open_question(peer, user, tool, "q"))
         assert result["isError"]
-        assert "not answered" in text(result)
         assert await stage.outcome("q") in (asyncio.CancelledError, concurrent.futures.CancelledError)
         if tool == "ask":  # a thread hears of its end only after the reply is complete
             assert await peer.next_notice("notifications/cancelled")  # the question is withdrawn

@@ -15,6 +15,7 @@ from dovetail.wire.codec import plain
 from dovetail.wire.elicitation import ElicitResult
 from dovetail.wire.inputs import InputRequest
 from dovetail.wire.roots import Root
+from mentions import mentions
 
 SCHEMA = {
     "type": "object",
@@ -53,9 +54,9 @@ async def test_answers_to_a_form() -> None:
     assert (await elicited(Dismissed))["action"] == "cancel"
     assert (await elicited(ElicitResult(action="cancel")))["action"] == "cancel"
     for wrong in ({}, {"name": 5}, {"name": "a", "row": "x"}):
-        with pytest.raises(AnswerError, match="does not fit the form"):
+        with pytest.raises(AnswerError, match=r"name|row"):
             await elicited(wrong)
-    with pytest.raises(AnswerError, match="must return the fields"):
+    with pytest.raises(AnswerError, match=r"elicit.*str"):
         await elicited("a")
 
 
@@ -78,7 +79,7 @@ async def test_visits() -> None:
     visit = {"mode": "url", "message": "?", "url": "https://a.example/", "elicitationId": "1"}
     assert await elicited(None, visit) == {"action": "accept"}
     assert await elicited(False, visit) == {"action": "decline"}
-    with pytest.raises(InvalidParams, match="url must be https"):
+    with pytest.raises(InvalidParams, match=r"url.*https"):
         await elicited(None, visit | {"url": "javascript:alert(1)"})
     with pytest.raises(MethodNotFound):
         await Answering(elicit=print).answer("elicitation/create", visit)
@@ -93,9 +94,9 @@ async def test_samples_and_roots(tmp_path: Path) -> None:
     assert sampled["content"] == {"type": "text", "text": "text"}
     listed = plain(await answering.answer("roots/list", {}))
     assert [one["uri"] for one in listed["roots"]] == [tmp_path.as_uri(), "file:///a", tmp_path.as_uri(), "x:y"]
-    with pytest.raises(AnswerError, match="not int"):
+    with pytest.raises(AnswerError, match="int"):
         await Answering(sample=lambda _: 5).answer("sampling/createMessage", asked)
-    with pytest.raises(AnswerError, match="not int"):
+    with pytest.raises(AnswerError, match="int"):
         await Answering(roots=lambda: [5]).answer("roots/list", {})
     for method in ("sampling/createMessage", "roots/list", "none/such"):
         with pytest.raises(MethodNotFound):
@@ -115,7 +116,7 @@ async def test_all_questions_of_a_round() -> None:
                 )
             }
         )
-    assert caught.value.hint == "pass elicit_url= to the client"
+    assert mentions(caught.value.hint, "elicit_url=")
     with pytest.raises(AnswerError):
         await answering.answer_all({"x": InputRequest(method="elicitation/create", params={"message": 5})})
 
@@ -160,19 +161,19 @@ SAMPLE = {"messages": [], "maxTokens": 1}
 @pytest.mark.parametrize(
     ("handlers", "method", "params", "said"),
     [
-        ({"elicit": lambda _: {"name": object()}}, "elicitation/create", FORM, "the elicit handler returned"),
-        ({"elicit": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "the elicit handler returned"),
+        ({"elicit": lambda _: {"name": object()}}, "elicitation/create", FORM, "elicit"),
+        ({"elicit": lambda _: {"name": "\ud800"}}, "elicitation/create", FORM, "elicit"),
         (
             {"elicit": lambda _: ElicitResult(action="decline", content={"a": object()})},
             "elicitation/create",
             FORM,
-            "the elicit handler returned",
+            "elicit",
         ),
-        ({"sample": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "the sample handler returned"),
-        ({"roots": lambda: 5}, "roots/list", {}, "the roots handler must return a list of .*, not int"),
-        ({"roots": lambda: None}, "roots/list", {}, "the roots handler must return a list"),
-        ({"roots": lambda: "https://\ud800"}, "roots/list", {}, "the roots handler returned"),
-        ({"roots": raising}, "roots/list", {}, "the roots handler failed: OSError: gone"),
+        ({"sample": lambda _: "\ud800"}, "sampling/createMessage", SAMPLE, "sample"),
+        ({"roots": lambda: 5}, "roots/list", {}, "roots.*int"),
+        ({"roots": lambda: None}, "roots/list", {}, "roots"),
+        ({"roots": lambda: "https://\ud800"}, "roots/list", {}, "roots"),
+        ({"roots": raising}, "roots/list", {}, "roots.*OSError: gone"),
     ],
 )  # fmt: skip
 async def test_an_answer_that_cannot_be_sent_names_the_handler(
@@ -199,5 +200,5 @@ async def test_whoever_called_is_told_of_an_answer_that_cannot_be_sent(tool: str
         return {"name": object()}
 
     async with asyncio.timeout(20), Client(app, revision=revision, elicit=elicit, roots=lambda: 5) as client:
-        with pytest.raises(AnswerError, match=r"the (elicit|roots) handler"):
+        with pytest.raises(AnswerError, match=r"elicit|roots"):
             await client.call_tool(tool)

@@ -23,6 +23,7 @@ from dovetail import (
     ClientLimits,
     CreateMessageParams,
     Declined,
+    Disconnected,
     Dismissed,
     ElicitParams,
     MCPError,
@@ -33,6 +34,7 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
+from mentions import values
 from transports.scene import until
 
 everywhere = pytest.mark.parametrize(("way", "revision"), EVERYWHERE)
@@ -110,7 +112,7 @@ async def test_resources_prompts_and_completions(way: str, revision: str) -> Non
         content: Any = prompt.messages[0].content
         assert content.text == "What to pack for Oslo?"
         assert (await client.complete("city", "Os", prompt="packing")).values == ["Oslo", "Osaka"]
-        with pytest.raises(ValueError, match="either prompt= or template="):
+        with pytest.raises(ValueError, match=r"prompt=.*template="):
             await client.complete("city", "Os")
 
 
@@ -144,7 +146,7 @@ async def test_progress_extends_one_limit_and_not_the_other(way: str, revision: 
 @pytest.mark.parametrize(("way", "revision"), EVERYWHERE + ELSEWHERE)
 async def test_a_time_out_reaches_the_server(way: str, revision: str) -> None:
     async with reached(way, revision) as client:
-        with pytest.raises(RequestTimeout, match=r"it: tools/call wait \(.+\): no answer within 0\.2 s"):
+        with pytest.raises(RequestTimeout, match=values("it", "tools/call wait", "0.2 s")):
             await client.call_tool("wait", {"name": "a"}, timeout=0.2)
         assert await recorded(client, "a cancelled") == 1
 
@@ -168,7 +170,7 @@ async def test_leaving_cancels_what_is_running(way: str, revision: str) -> None:
         await client.close()
         with pytest.raises(MCPError):
             await asyncio.wait_for(task, 5)
-        with pytest.raises(MCPError, match="the client is closed"):
+        with pytest.raises(Disconnected):
             await client.call("echo", text="x")
         await client.connect()
         assert await client.call("echo", text="again") == "again"
@@ -211,21 +213,21 @@ async def test_a_form_is_answered_with_its_defaults(way: str, revision: str) -> 
 
 
 @asking
-@pytest.mark.parametrize(("no", "words"), [(Declined, "declined"), (Dismissed, "dismissed"), (None, "declined")])
-async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | None, words: str) -> None:
+@pytest.mark.parametrize(("no", "as_if"), [(Declined, Declined), (Dismissed, Dismissed), (None, Declined)])
+async def test_a_user_may_say_no(way: str, revision: str, no: type[Exception] | None, as_if: type[Exception]) -> None:
     async def refuse(question: ElicitParams) -> None:
         if no is not None:
             raise no
 
     async with reached(way, revision, elicit=refuse) as client:
-        with pytest.raises(ToolError, match=words):
+        with pytest.raises(ToolError, match=str(as_if())):
             await client.call("book")
 
 
 @asking
 async def test_a_wrong_answer_never_leaves(way: str, revision: str) -> None:
     async with reached(way, revision, elicit=lambda _: {"row": "twelve"}) as client:
-        with pytest.raises(AnswerError, match=r"it: tools/call book \(.+\): the answer does not fit the form: row: "):
+        with pytest.raises(AnswerError, match=values("it", "tools/call book", "row")):
             await client.call("book")
         assert await client.call("echo", text="fine") == "fine"
 
@@ -237,7 +239,7 @@ async def test_a_handler_that_fails_fails_the_call_and_nothing_else(way: str, re
 
     async with reached(way, revision, elicit=broken) as client:
         with pytest.raises(
-            AnswerError, match=r"it: tools/call book \(.+\): the elicit handler failed: ZeroDivisionError: mine"
+            AnswerError, match=values("it", "tools/call book", "elicit", "ZeroDivisionError: mine")
         ) as e:
             await client.call_tool("book")
         assert isinstance(e.value.__cause__, ZeroDivisionError)
@@ -251,7 +253,7 @@ async def test_the_handler_that_failed_is_named(way: str, revision: str, handler
         raise LookupError
 
     async with reached(way, revision, **{handler: broken}) as client:
-        with pytest.raises(AnswerError, match=f"the {handler} handler failed: LookupError"):
+        with pytest.raises(AnswerError, match=values(handler, "LookupError")):
             await client.call(tool)
         assert await client.call("echo", text="fine") == "fine"
 
@@ -323,7 +325,7 @@ async def test_rounds_are_limited(way: str) -> None:
     options: dict[str, Any] = {"elicit": lambda _: {"row": 1}, "limits": ClientLimits(rounds=3)}
     async with reached(way, MODERN, **options) as client:
         assert await client.call("stubborn", rounds=3) == "satisfied"
-        with pytest.raises(AnswerError, match="more than 3 rounds"):
+        with pytest.raises(AnswerError, match=values(3)):
             await client.call("stubborn", rounds=4)
 
 

@@ -33,8 +33,8 @@ from dovetail import (
     Timeouts,
     ToolError,
 )
-from dovetail.client import remembering
 from dovetail.transports.guardian import guardian
+from mentions import mentions, values
 from stand_ins import ERAS, SILENCE, Failure, Messages, Play, http, notice, on_socket, on_web, text, tool
 from transports.scene import settled, until
 
@@ -53,7 +53,7 @@ def client(at: Any, **options: Any) -> Client:
 async def test_a_list_that_goes_in_circles_is_found_out(era: str) -> None:
     play = Play(era, {"tools/list": {"tools": [tool()], "nextCursor": "again"}})
     async with on_socket(play) as at, client(at) as one:
-        with pytest.raises(ResultError, match="in circles"):
+        with pytest.raises(ResultError):
             await one.list_tools()
         assert play.count("tools/list") == 2
         page = await one.list_tools_page()  # a page at a time it can still be read
@@ -73,11 +73,11 @@ async def test_pages_and_items_are_limited() -> None:
     endless = Play("handshake", {"tools/list": lambda _: {"tools": [tool()] * 7, "nextCursor": str(next(numbers))}})
     async with on_socket(endless) as at:
         async with client(at, limits=ClientLimits(pages=5)) as one:
-            with pytest.raises(ResultError, match="more than 5 pages"):
+            with pytest.raises(ResultError, match=values(5, "pages")):
                 await one.list_tools()
             assert endless.count("tools/list") == 5
         async with client(at, limits=ClientLimits(items=20)) as one:
-            with pytest.raises(ResultError, match="more than 20 items"):
+            with pytest.raises(ResultError, match=values(20, "items")):
                 await one.list_tools()
 
 
@@ -88,14 +88,13 @@ async def test_a_malformed_item_is_left_out_and_reported(era: str, caplog: pytes
     async with on_socket(play) as at, client(at) as one:
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["a", "b"]
-        assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [
-            f"it: item {number} of tools" for number in (1, 2, 3)
-        ]
+        for record, number in zip(caplog.records, (1, 2, 3), strict=True):
+            assert mentions(record.getMessage(), "it", number, "tools")
 
 
 async def test_a_list_that_is_none_is_an_error() -> None:
     async with on_socket(Play("handshake", {"tools/list": {"tools": "many"}})) as at, client(at) as one:
-        with pytest.raises(ResultError, match="not what the protocol promises") as caught:
+        with pytest.raises(ResultError, match="tools/list") as caught:
             await one.list_tools()
         assert (caught.value.server, caught.value.step) == ("it", "tools/list")
 
@@ -143,7 +142,7 @@ async def test_a_definition_with_a_broken_header_is_left_out_where_headers_are_s
         with caplog.at_level(logging.WARNING, "dovetail"):
             assert [found.name for found in await one.list_tools()] == ["good"]
             assert [found.name for found in (await one.list_tools_page()).tools] == ["good"]
-        assert "the tool bad is left out" in caplog.text
+        assert mentions(caplog.text, "bad")
     async with on_socket(play) as at, client(at) as one:
         assert [found.name for found in await one.list_tools()] == ["bad", "good"]
 
@@ -159,11 +158,11 @@ async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
         play.reactions = {**play.reactions, "tools/call": text("x", structuredContent={"n": "x"})}
         await one.call("go")  # nothing was promised to one who has not looked
         await one.list_tools()
-        with pytest.raises(ResultError, match="breaks its own schema: n: ") as caught:
+        with pytest.raises(ResultError, match=values("n")) as caught:
             await one.call("go")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         play.reactions = {**play.reactions, "tools/call": text("x")}
-        with pytest.raises(ResultError, match="promises structured content"):
+        with pytest.raises(ResultError):
             await one.call("go")
         play.reactions = {**play.reactions, "tools/call": text("x", isError=True)}
         with pytest.raises(ToolError, match="x"):
@@ -180,12 +179,12 @@ async def test_a_result_must_keep_the_promise_of_its_schema(era: str) -> None:
 async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
     play = Play(era, {"tools/call": {"content": "text"}, "resources/read": {"contents": [{"uri": "a", "blob": "%"}]}})
     async with on_socket(play) as at, client(at) as one:
-        with pytest.raises(ResultError, match="the result of tools/call is not what the protocol promises"):
+        with pytest.raises(ResultError, match="tools/call"):
             await one.call("go")
-        with pytest.raises(ResultError, match="not base64"):
+        with pytest.raises(ResultError, match="base64"):
             await one.read("a")
         play.reactions = {"tools/call": text(resultType="later")}
-        with pytest.raises(ResultError, match="of a kind this client does not know"):
+        with pytest.raises(ResultError, match="later"):
             await one.call("go")
 
 
@@ -260,13 +259,13 @@ async def test_without_handlers_everything_may_be_asked_and_comes_back() -> None
             pending = await one.start_tool(tool, arguments, meta={"example.com/a": 1})
             assert isinstance(pending, Pending)
             assert [question.method for question in pending.questions.values()] == [method]
-        with pytest.raises(MCPError, match="give the client a handler"):
+        with pytest.raises(MCPError, match="elicit="):
             await one.call("book")  # nobody is there who could answer
 
 
 async def test_with_handlers_what_they_stand_for_may_be_asked() -> None:
     async with reached("memory", roots=["/"]) as one:
-        with pytest.raises(MCPError, match="give the client a handler"):
+        with pytest.raises(MCPError, match="elicit="):
             await one.start_tool("book")
 
 
@@ -296,25 +295,25 @@ async def test_rounds_without_questions_or_with_too_many_are_bounded() -> None:
     play = Play("stateless", {"tools/call": asking("s")})
     limits = ClientLimits(rounds=3, reconnect_after=0.01, questions=2)
     async with on_socket(play) as at, client(at, limits=limits, elicit=lambda _: {"row": 1}) as one:
-        with pytest.raises(AnswerError, match="more than 3 rounds"):
+        with pytest.raises(AnswerError, match=values(3)):
             await one.call("go")
         assert play.count("tools/call") == 4
         play.reactions = {"tools/call": asking(a=FORM, b=FORM, c=FORM)}
-        with pytest.raises(AnswerError, match="3 questions at once"):
+        with pytest.raises(AnswerError, match=values(3)):
             await one.call("go")
 
 
 async def test_a_question_nobody_answers_names_what_is_missing() -> None:
     play = Play("stateless", {"tools/call": asking(a=FORM)})
     async with on_socket(play) as at, client(at) as one:
-        with pytest.raises(AnswerError, match="nothing here answers elicitation/create") as caught:
+        with pytest.raises(AnswerError, match="elicitation/create") as caught:
             await one.call("go")
-        assert caught.value.hint == "pass elicit= to the client"
+        assert mentions(caught.value.hint, "elicit=")
         sampling = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
         play.reactions = {"tools/call": asking(a=sampling)}
         with pytest.raises(AnswerError) as caught:
             await one.call("go")
-        assert caught.value.hint == "pass sample= to the client"
+        assert mentions(caught.value.hint, "sample=")
 
 
 async def test_a_ping_during_a_question_does_not_stop_the_clocks_for_ever() -> None:
@@ -400,7 +399,6 @@ async def test_a_busy_server_is_asked_again_only_where_that_is_safe(era: str) ->
 
 
 async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> None:
-    remembering._ERAS.clear()  # pyright: ignore[reportPrivateUsage]
     play = Play("handshake")
     async with on_socket(play) as at:
         for _ in range(2):
@@ -417,9 +415,9 @@ async def test_eras_are_remembered_and_asked_for_again_when_they_are_wrong() -> 
 
 async def test_a_wish_that_cannot_be_met_says_so() -> None:
     async with on_socket(Play("handshake")) as at:
-        with pytest.raises(NoCommonRevision, match="stateless era"):
+        with pytest.raises(NoCommonRevision, match="stateless"):
             await client(at, era="stateless").connect()
-        with pytest.raises(NoCommonRevision, match=r"answered in 2025-11-25, not in 2025-03-26") as caught:
+        with pytest.raises(NoCommonRevision, match=values("2025-11-25", "2025-03-26")) as caught:
             await client(at, revision="2025-03-26").connect()
         assert caught.value.hint is not None
     async with on_socket(Play("stateless")) as at:
@@ -458,7 +456,6 @@ async def test_closed_while_connecting_every_waiter_is_told() -> None:
         await one.close()
         told = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(error) for error in told] == [Disconnected] * 4
-        assert "the client is closed" in str(told[0])
 
 
 async def test_closed_while_connecting_with_one_waiter() -> None:
@@ -514,7 +511,7 @@ async def test_the_first_request_opens_and_any_task_may_close() -> None:
         assert await asyncio.get_running_loop().create_task(one.call("add", a=1)) == 2
         await asyncio.get_running_loop().create_task(one.close())
         await one.close()
-        with pytest.raises(Disconnected, match="the client is closed"):
+        with pytest.raises(Disconnected):
             await one.ping()
         await one.connect()
         assert await one.call("add", a=2) == 3
@@ -572,7 +569,7 @@ def test_a_loop_that_stands_still_is_no_trap() -> None:
     one = client(everything())
     loop = asyncio.new_event_loop()
     loop.run_until_complete(one.connect())
-    with pytest.raises(RuntimeError, match="another event loop"):
+    with pytest.raises(RuntimeError):
         asyncio.run(one.call("add", a=1))
     loop.run_until_complete(one.close())
     loop.close()
@@ -606,7 +603,7 @@ async def test_a_failed_opening_is_not_repeated_without_a_pause() -> None:
 
 
 async def test_nothing_listens() -> None:
-    with pytest.raises(CannotConnect, match="is the server running"):
+    with pytest.raises(CannotConnect, match=values("127.0.0.1:9")):
         await client("tcp://127.0.0.1:9").connect()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail import AnswerError, Client, ClientLimits, ResultError, TextContent, Timeouts
+from mentions import mentions, values
 from stand_ins import ERAS, Messages, Play, event, http, notice, on_socket, on_web, streamed, text
 from transports.scene import until
 
@@ -55,7 +56,7 @@ async def test_a_malformed_answer_fails_its_call_at_once_and_no_other(era: str, 
     play = Play(era, {"tools/call": called})
     async with on_socket(play) as at, Client(at, name="it", timeouts=PATIENT) as one, asyncio.timeout(10):
         waiting = asyncio.create_task(one.call("good"))
-        with pytest.raises(ResultError, match="broke the protocol") as caught:
+        with pytest.raises(ResultError) as caught:
             await one.call("bad")
         assert (caught.value.server, caught.value.step) == ("it", "tools/call bad")
         other.set()
@@ -94,7 +95,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_at_once(era: str) -> N
     play = Play(era, {"tools/call": large})
     limits = ClientLimits(answer=4000)
     async with on_socket(play) as at, Client(at, timeouts=PATIENT, limits=limits) as one, asyncio.timeout(10):
-        with pytest.raises(ResultError, match="too large") as caught:
+        with pytest.raises(ResultError) as caught:
             await one.call("go")
         assert "ClientLimits(answer=" in str(caught.value)
 
@@ -123,7 +124,7 @@ async def test_a_failed_handler_is_told_to_the_server_and_to_the_call(caplog: py
 
     play = Play("handshake", {"tools/call": asks})
     async with on_socket(play) as at, Client(at, roots=broken, timeouts=PATIENT) as one, asyncio.timeout(10):
-        with pytest.raises(AnswerError, match="the roots handler failed: LookupError: no disk"):
+        with pytest.raises(AnswerError, match=values("roots", "LookupError: no disk")):
             await one.call("go")
         await until(lambda: play.count("notifications/cancelled"))
         (refusal,) = [message for message in play.seen if message.get("id") == 70]
@@ -154,7 +155,7 @@ async def test_among_several_calls_none_is_blamed_for_a_question_of_one(caplog: 
         assert await other == "fine"
         assert not asking.done()
         asking.cancel()
-    assert "the roots handler failed: LookupError: no disk" in caplog.text
+    assert mentions(caplog.text, "roots", "LookupError: no disk")
 
 
 async def test_over_http_the_call_whose_reply_brought_the_question_is_blamed() -> None:
@@ -199,9 +200,9 @@ async def test_whoever_records_and_fails_costs_no_answer_and_is_told_no_more(
     assert play.count("tools/call") == 3
     assert told == ["server", "client"][: 1 if at_fault == "server" else 2]
     assert heard == ["server", "client"] * 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "it: what records its messages failed and is told no more"
-    ]
+    (record,) = caplog.records
+    assert mentions(record.getMessage(), "it")
+    assert record.exc_info
 
 
 def _progressing(message: dict[str, Any]) -> Any:

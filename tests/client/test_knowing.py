@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dovetail import CallToolResult, Client, ClientLimits, Interrupted, ResultError, Tool, ToolAnnotations
 from dovetail.client.knowing import Tools
+from mentions import mentions, values
 from stand_ins import CLOSE, ERAS, Failure, Play, on_socket, text, tool
 
 SOON = ClientLimits(reconnect_after=0.01)
@@ -46,7 +47,7 @@ def test_a_broken_header_spoils_a_tool_only_where_headers_are_sent(caplog: pytes
     assert [one.name for one in tools.usable([made("a", BROKEN)], "it", mirrors=False)] == ["a"]
     assert tools.usable([made("a", BROKEN), made("b", HEADED)], "it", mirrors=True) == [made("b", HEADED)]
     assert tools.get("a") is None
-    assert "the tool a is left out" in caplog.text
+    assert mentions(caplog.text, "tool", "a")
     known = tools.get("b")
     assert known is not None
     assert known.mirrored({"city": "Oslo"})
@@ -101,9 +102,9 @@ def test_a_result_is_held_against_the_schema_unless_it_says_it_failed() -> None:
     assert known is not None
     known.check(CallToolResult(content=[], structured_content={"n": 1}), "it")
     known.check(CallToolResult(content=[], is_error=True), "it")
-    with pytest.raises(ResultError, match="breaks its own schema"):
+    with pytest.raises(ResultError, match=values("n")):
         known.check(CallToolResult(content=[], structured_content={"n": "1"}), "it")
-    with pytest.raises(ResultError, match="sent none"):
+    with pytest.raises(ResultError):
         known.check(CallToolResult(content=[]), "it")
 
 
@@ -147,7 +148,7 @@ async def test_tools_are_listed_again_before_the_next_call_of_one(era: str) -> N
         assert await one.call("count") == {"n": "one"}
         assert play.count("tools/list") == 2
         play.reactions = {**play.reactions, "tools/call": text(structuredContent={"n": 1})}
-        with pytest.raises(ResultError, match="breaks its own schema"):
+        with pytest.raises(ResultError, match=values("n")):
             await one.call("count")
         assert play.count("tools/list") == 2
 

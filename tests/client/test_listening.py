@@ -33,11 +33,8 @@ def alone(limits: ClientLimits | None = None, **wanted: Any) -> Listening:
 
 async def taken(listening: Listening) -> list[Change]:
     """What waits to be taken."""
-    found: list[Change] = []
     await listening.aclose()
-    while (change := await listening._next()) is not None:  # pyright: ignore[reportPrivateUsage]
-        found.append(change)
-    return found
+    return [change async for change in listening]
 
 
 said = st.lists(st.sampled_from([*KINDS]).flatmap(lambda method: st.tuples(st.just(method), st.sampled_from("abc"))))
@@ -170,7 +167,7 @@ async def test_a_stream_that_does_not_last_is_reported_and_opened_again_and_agai
                     break
         assert change == Change("resource", "b")
         assert one.connected
-    reports = [record.getMessage() for record in caplog.records if "does not last" in record.getMessage()]
+    reports = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(reports) == 1
     assert at.split("/")[2] in reports[0]
 
@@ -190,7 +187,7 @@ async def test_a_stream_that_is_refused_for_a_while_is_opened_again() -> None:
 async def test_a_server_without_such_a_stream_cannot_be_listened_to(status: int) -> None:
     play = Play("handshake", session="s", stream=http(b"", status=status))
     async with on_web(play) as at, listening_client(at) as one, asyncio.timeout(20):
-        with pytest.raises(NotOffered, match="no stream on which"):
+        with pytest.raises(NotOffered):
             async with one.listen():
                 pass
         assert await one.call("go") == "ok"

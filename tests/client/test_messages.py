@@ -1,6 +1,5 @@
 """What a user reads when something goes wrong: which server, which step, which revision, what it said, what to try."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dovetail import (
 from dovetail.protocol.channel import step
 from dovetail.protocol.speaking import refused
 from dovetail.wire.incoming import Failure
+from mentions import mentions, values
 from stand_ins import Failure as Refusal
 from stand_ins import Play, on_socket
 
@@ -106,7 +106,7 @@ async def test_a_time_out_shows_what_was_said_since_the_request_began() -> None:
         with pytest.raises(RequestTimeout) as loud:
             await client.call_tool("loud", timeout=0.5)
     assert heard == ["old news", "thinking", "hard"]
-    assert "call_tool(..., timeout=seconds) gives it longer" in (quiet.value.hint or "")
+    assert mentions(quiet.value.hint, "call_tool(..., timeout=seconds)")
     assert quiet.value.stderr is None
     assert loud.value.stderr == "thinking\nhard"
 
@@ -128,8 +128,8 @@ JUNK = "print('Welcome to my server!', flush=True); print('ready', flush=True)"
 async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, kind: type[MCPError]) -> None:
     with pytest.raises(kind) as caught:
         await Client([sys.executable, "-c", script], timeouts=QUICK).connect()
-    assert "it wrote 'Welcome to my server!', which is no message" in str(caught.value)
-    assert "its stdout must carry nothing but messages: let it print to stderr" in (caught.value.hint or "")
+    assert "'Welcome to my server!'" in str(caught.value)
+    assert mentions(caught.value.hint, "stdout", "stderr")
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ async def test_a_program_that_only_prints_is_told_what_it_printed(script: str, k
         ("import os; os.environ['SECRET_KEY']", {"SECRET_KEY": "x"}, "inherit_env=['SECRET_KEY']"),
         ("import os; os.environ['SECRET_KEY']", {}, "env={'SECRET_KEY': ...}"),
         ("raise SystemExit('SECRET_KEY is not set')", {"SECRET_KEY": "x"}, "inherit_env=['SECRET_KEY']"),
-        ("import there_is_no_such_module", {}, "the Python that has there_is_no_such_module installed"),
-        ("raise SystemExit(3)", {}, "it did not say why; start it in a terminal"),
+        ("import there_is_no_such_module", {}, "there_is_no_such_module"),
+        ("raise SystemExit(3)", {}, "terminal"),
         ("raise SystemExit('no')", {}, None),
     ],
 )
@@ -163,14 +163,14 @@ async def test_a_script_without_run_is_explained(tmp_path: Path) -> None:
     script.write_text("from dovetail import Server\n\napp = Server('a')\n")
     with pytest.raises(CannotStart) as caught:
         await Client(script).connect()
-    assert str(caught.value).splitlines() == [
-        "server.py: initialize: the server's process ended with exit code 0 before it could be used",
-        "try: it ended as if all were done: does it serve? A script must call app.run() on its last line",
-    ]
+    assert caught.value.exit_code == 0
+    what, advice = str(caught.value).splitlines()
+    assert mentions(what, "server.py", "initialize", 0)
+    assert mentions(advice, "app.run()")
 
 
 async def test_a_death_by_signal_is_named() -> None:
-    with pytest.raises(CannotStart, match=r"ended by signal 9 \(SIGKILL\) before"):
+    with pytest.raises(CannotStart, match=r"9 \(SIGKILL\)"):
         await Client([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).connect()
 
 
@@ -185,31 +185,31 @@ async def test_a_server_in_memory_has_its_name() -> None:
 
 async def test_arguments_are_given_by_name() -> None:
     async with reached("memory") as client:
-        with pytest.raises(TypeError, match=r"arguments are given by name: call\('add', name=value\)"):
+        with pytest.raises(TypeError, match=r"call\('add', name=value\)"):
             await client.call("add", {"a": 1})  # pyright: ignore[reportCallIssue]
-    with SyncClient(Server("a")) as sync, pytest.raises(TypeError, match="arguments are given by name"):
+    with SyncClient(Server("a")) as sync, pytest.raises(TypeError, match=r"name=value"):
         sync.call("add", 1)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize(
-    ("ask", "kind", "says"),
+    ("ask", "kind", "named"),
     [
-        (lambda c: c.call("echo", text=object()), TypeError, "what is given to tools/call echo cannot be sent as JSON"),
-        (lambda c: c.call_tool("echo", ["x"]), TypeError, "arguments= must be a dict, not list"),
-        (lambda c: c.start_tool("echo", "x"), TypeError, "arguments= must be a dict, not 'x'"),
-        (lambda c: c.get_prompt("packing", ["x"]), TypeError, "arguments= must be a dict, not list"),
-        (lambda c: c.call_tool("echo", timeout=0), ValueError, "timeout= must be more than 0 seconds"),
-        (lambda c: c.call_tool("echo", timeout="5"), TypeError, "timeout= must be a number of seconds, not '5'"),
-        (lambda c: c.call_tool("echo", total=True), TypeError, "total= must be a number of seconds"),
-        (lambda c: c.call_tool("echo", progress=3), TypeError, "progress= must be a function, not 3"),
-        (lambda c: c.call_tool("echo", meta=[]), TypeError, "meta= must be a dict"),
-        (lambda c: c.resume(5, {}), TypeError, "pending= must be a Pending"),
-        (lambda c: c.resume(Pending(method="tools/call", params={}, questions={}), []), TypeError, "answers= must be"),
+        (lambda c: c.call("echo", text=object()), TypeError, ("tools/call echo", "JSON")),
+        (lambda c: c.call_tool("echo", ["x"]), TypeError, ("arguments=", "list")),
+        (lambda c: c.start_tool("echo", "x"), TypeError, ("arguments=", "'x'")),
+        (lambda c: c.get_prompt("packing", ["x"]), TypeError, ("arguments=", "list")),
+        (lambda c: c.call_tool("echo", timeout=0), ValueError, ("timeout=", 0)),
+        (lambda c: c.call_tool("echo", timeout="5"), TypeError, ("timeout=", "'5'")),
+        (lambda c: c.call_tool("echo", total=True), TypeError, ("total=",)),
+        (lambda c: c.call_tool("echo", progress=3), TypeError, ("progress=", 3)),
+        (lambda c: c.call_tool("echo", meta=[]), TypeError, ("meta=",)),
+        (lambda c: c.resume(5, {}), TypeError, ("pending=", "Pending")),
+        (lambda c: c.resume(Pending(method="tools/call", params={}, questions={}), []), TypeError, ("answers=",)),
     ],
 )
-async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], says: str) -> None:
+async def test_what_cannot_be_meant_is_refused(ask: Any, kind: type[Exception], named: tuple[Any, ...]) -> None:
     async with reached("memory") as client:
-        with pytest.raises(kind, match=re.escape(says)):
+        with pytest.raises(kind, match=values(*named)):
             await ask(client)
         assert await client.call("add", a=1) == 2
 
@@ -234,30 +234,29 @@ async def test_a_missing_handler_is_named(tool: str, arguments: dict[str, str], 
     async with reached("memory", era=era) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool(tool, arguments)
-    assert caught.value.hint == f"give the client a handler for it: {handler}"
+    assert mentions(caught.value.hint, handler)
 
 
 @pytest.mark.parametrize("data", [None, "x", {"requiredCapabilities": 5}, {"requiredCapabilities": {"other": {}}}])
 def test_a_missing_handler_that_is_not_named(data: Any) -> None:
-    assert (refused(MODERN, "tools/call", Failure(-32021, "no", data)).hint or "").endswith(
-        "it: elicit=, elicit_url=, sample= or roots="
-    )
+    hint = refused(MODERN, "tools/call", Failure(-32021, "no", data)).hint
+    assert mentions(hint, "elicit=", "elicit_url=", "sample=", "roots=")
 
 
 async def test_what_knows_no_way_to_begin_is_doubted() -> None:
     play = Play("handshake", {"initialize": Refusal(-32601, "unknown")})
     async with on_socket(play) as at:
-        with pytest.raises(MCPError, match="is it an MCP server"):
+        with pytest.raises(MCPError, match="MCP"):
             await Client(at).connect()
 
 
 async def test_a_web_server_is_recognised_behind_a_socket() -> None:
     async with target("http") as at:
-        with pytest.raises(MCPError, match=r"it wrote 'HTTP/1.1 400 Bad Request', which is no message") as caught:
+        with pytest.raises(MCPError, match=r"'HTTP/1\.1 400 Bad Request'") as caught:
             await Client(at.replace("http://", "tcp://").removesuffix("/mcp"), timeouts=QUICK).connect()
-    assert caught.value.hint == "it speaks HTTP: is its address an http:// one?"
+    assert "http://" in (caught.value.hint or "")
 
 
 async def test_a_port_where_nobody_listens() -> None:
-    with pytest.raises(CannotConnect, match=r"nothing listens at 127\.0\.0\.1:1: Connection refused"):
+    with pytest.raises(CannotConnect, match=r"127\.0\.0\.1:1.*Connection refused"):
         await Client("tcp://127.0.0.1:1").connect()

