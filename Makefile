@@ -9,7 +9,7 @@ NODE_STAMP := node_modules/.stamp
 SPEC_STAMP := .spec/.stamp
 BENCH_STAMP := bench/node_modules/.stamp
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
-PYTEST := -q -n logical --maxprocesses 4 --dist loadfile
+PYTEST := -q -rs -n logical --maxprocesses 4 --dist loadfile
 # Unit tests need no Node, browser, service or other implementation. Tests that do are marked; most are in two folders.
 UNIT_PATHS := --ignore=tests/interop --ignore=tests/conformance
 UNIT_MARKS := not interop and not conformance and not soak
