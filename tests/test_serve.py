@@ -292,7 +292,7 @@ def test_several_workers_share_a_port_and_one_that_dies_is_replaced() -> None:
         after = workers_of(child, 2, other_than=before)
         assert len(before & after) == 1
         (dead,), (new,) = before - after, after - before
-        told = child.hears("9")
+        told = child.hears("status 9")
         assert str(dead) in told
         assert str(new) in told
         assert text(post(child, call("echo", text="still here"))) == "still here"

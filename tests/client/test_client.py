@@ -184,7 +184,7 @@ async def test_a_result_of_the_wrong_shape_is_told(era: str) -> None:
         with pytest.raises(ResultError, match="base64"):
             await one.read("a")
         play.reactions = {"tools/call": text(resultType="later")}
-        with pytest.raises(ResultError, match="later"):
+        with pytest.raises(ResultError):
             await one.call("go")
 
 

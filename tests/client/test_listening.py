@@ -33,8 +33,12 @@ def alone(limits: ClientLimits | None = None, **wanted: Any) -> Listening:
 
 async def taken(listening: Listening) -> list[Change]:
     """What waits to be taken."""
+    found: list[Change] = []
     await listening.aclose()
-    return [change async for change in listening]
+    # Private: it listens to no server, and so it cannot be iterated over.
+    while (change := await listening._next()) is not None:  # pyright: ignore[reportPrivateUsage]
+        found.append(change)
+    return found
 
 
 said = st.lists(st.sampled_from([*KINDS]).flatmap(lambda method: st.tuples(st.just(method), st.sampled_from("abc"))))

@@ -225,7 +225,7 @@ TOO_LATE = """
 import atexit
 def late():
     try: client.close()
-    except RuntimeError as error: print(error)
+    except RuntimeError as error: print(type(error).__name__)
 atexit.register(late)
 from dovetail import Server, SyncClient
 client = SyncClient(Server("x"))
